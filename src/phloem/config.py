@@ -1,0 +1,303 @@
+"""The settings of a run: frozen dataclasses that import nothing heavy.
+
+A run is described by one `TrainConfig`. Every field can be set in a YAML file and on the command line
+(`--sample.thoughts 8`); the command line beats the file, the file beats the defaults below. Values that can be
+judged without loading a model are judged here, when the object is made, with an error that names the field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "ColdStartConfig",
+    "ConfigError",
+    "CreditConfig",
+    "EvaluationConfig",
+    "LoraConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "RunConfig",
+    "SampleConfig",
+    "TaskConfig",
+    "TrainConfig",
+]
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be honoured; the message names the field and the remedy."""
+
+
+def _require(ok: bool, message: str) -> None:
+    if not ok:
+        raise ConfigError(message)
+
+
+def _at_least(owner: str, bounds: dict[str, tuple[float | None, float]]) -> None:
+    """Checks `name: (value, least)` pairs; a value of None means the setting is off."""
+    for name, (value, least) in bounds.items():
+        _require(value is None or value >= least, f"{owner}.{name} is {value}; it must be at least {least}")
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters (peft). `rank` 0 trains the whole model."""
+
+    rank: int = 0
+    alpha: float = 16.0
+    dropout: float = 0.0
+    """One mask per distinct token: rollouts that share a token share its mask."""
+    target_modules: tuple[str, ...] = ("all-linear",)
+
+    def __post_init__(self) -> None:
+        _at_least("model.lora", {"rank": (self.rank, 0), "alpha": (self.alpha, 0)})
+        _require(0 <= self.dropout < 1, f"model.lora.dropout is {self.dropout}; it must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which policy is trained and how its forward runs."""
+
+    path: str = "smollm2-135m-instruct"
+    """A Hugging Face folder or hub id, or `smollm2-135m-instruct` for the model the `demo` extra ships."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights. Small learning rates are lost in bfloat16 weights; prefer `autocast`."""
+    autocast: bool = False
+    """Matrix products of the training forward in bfloat16, weights in `dtype`."""
+    attention: Literal["auto", "dense", "paths"] = "auto"
+    gradient_checkpointing: bool = False
+    lora: LoraConfig = field(default_factory=LoraConfig)
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """Where prompts, answers and rewards come from."""
+
+    name: str = "sums"
+    """A built-in task (`phloem tasks` lists them), `reasoning-gym:GENERATOR`, or `data` for a file or hub id."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the task's constructor, for example `{digits: 2}`."""
+    train_size: int | None = None
+    """Use this many training examples (None: the task's default, or all of the data)."""
+    held_out_size: int = 256
+    system_prompt: str | None = None
+    chat_template: bool = True
+    """Wrap prompts in the tokenizer's chat template; off for base models."""
+    format_weight: float = 0.0
+    """Weight of the format reward added to the task's reward."""
+
+    def __post_init__(self) -> None:
+        _at_least("task", {"train_size": (self.train_size, 1), "held_out_size": (self.held_out_size, 1)})
+
+
+@dataclass(frozen=True)
+class ColdStartConfig:
+    """Supervised steps on the task's demonstrations before reinforcement; 0 steps: none."""
+
+    steps: int = 0
+    batch_size: int = 16
+    lr: float = 3e-5
+
+    def __post_init__(self) -> None:
+        _at_least("cold_start", {"steps": (self.steps, 0), "batch_size": (self.batch_size, 1)})
+        _require(self.lr > 0, f"cold_start.lr is {self.lr}; it must be positive")
+
+
+@dataclass(frozen=True)
+class SampleConfig:
+    """The shape of a group and how its tokens are drawn.
+
+    `answers: 1` samples plain rollouts of one segment, with `thought_tokens + answer_tokens` as their budget.
+    """
+
+    thoughts: int = 4
+    """K, segments that start at the prompt."""
+    answers: int = 4
+    """M, answers sampled from each thought."""
+    fork_at: str = "</think>"
+    """The text that closes a thought. The token that completes it belongs to the thought."""
+    thought_tokens: int = 64
+    answer_tokens: int = 32
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0: off. With top_p < 1 or top_k > 0 the sampler's distribution is not the trainer's; the gap metric shows it."""
+    max_rows: int = 128
+    """Rows decoded at a time."""
+    dtype: Literal["model", "float32", "bfloat16"] = "model"
+    """Of the sampler's copy of the weights; `model` shares the trainer's weights."""
+
+    def __post_init__(self) -> None:
+        _at_least(
+            "sample",
+            {
+                "thoughts": (self.thoughts, 1),
+                "answers": (self.answers, 1),
+                "thought_tokens": (self.thought_tokens, 1),
+                "answer_tokens": (self.answer_tokens, 1),
+                "top_k": (self.top_k, 0),
+                "max_rows": (self.max_rows, 1),
+            },
+        )
+        _require(self.temperature > 0, f"sample.temperature is {self.temperature}; it must be positive")
+        _require(0 < self.top_p <= 1, f"sample.top_p is {self.top_p}; it must be in (0, 1]")
+        _require(
+            self.fork_at != "" or self.answers == 1, "sample.fork_at is empty; answers > 1 need a closing tag"
+        )
+
+    @property
+    def max_completion_tokens(self) -> int:
+        return self.thought_tokens + self.answer_tokens
+
+
+@dataclass(frozen=True)
+class CreditConfig:
+    """A preset by name; any field that is set replaces the preset's."""
+
+    preset: str = "grpo-ma"
+    unit: Literal["rollout", "segment"] | None = None
+    baseline: Literal["group", "level", "siblings", "parent", "leave-one-out", "none"] | None = None
+    scale: Literal["std", "std-rewards", "none"] | None = None
+    ddof: Literal[0, 1] | None = None
+    eps: float | None = None
+    share: Literal["every", "once"] | None = None
+    kl_share: Literal["every", "once"] | None = None
+    normaliser: (
+        Literal[
+            "token", "token-group", "distinct", "distinct-group", "sequence", "segment", "constant", "rollout"
+        ]
+        | None
+    ) = None
+    clip: bool | None = None
+    """False switches the preset's clipping off."""
+    clip_low: float | None = None
+    clip_high: float | None = None
+    beta: float | None = None
+    """Weight of the k3 KL to the starting policy; 0: no reference is kept."""
+    dual_clip: float | None = None
+    """Bound on the ratio where the advantage is negative (above 1; off by default)."""
+    entropy: float = 0.0
+    """Weight of the entropy bonus."""
+
+    def __post_init__(self) -> None:
+        _at_least("credit", {"eps": (self.eps, 0), "beta": (self.beta, 0)})
+        _require(
+            self.dual_clip is None or self.dual_clip > 1,
+            f"credit.dual_clip is {self.dual_clip}; it must be above 1 or off",
+        )
+        _require(
+            not (self.clip is False and (self.clip_low is not None or self.clip_high is not None)),
+            "credit.clip is false and a clip bound is set: drop one of the two",
+        )
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """Steps, batch and AdamW."""
+
+    steps: int = 100
+    prompts_per_step: int = 4
+    updates_per_step: int = 1
+    """Optimiser updates on each batch of rollouts; clipping only acts from the second on."""
+    lr: float = 1e-5
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = 0
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    max_grad_norm: float | None = 1.0
+    pack_tokens: int = 2048
+    """Tree tokens (prompts included) in one forward and backward; does not change the gradient."""
+
+    def __post_init__(self) -> None:
+        _at_least(
+            "optim",
+            {
+                "steps": (self.steps, 1),
+                "prompts_per_step": (self.prompts_per_step, 1),
+                "updates_per_step": (self.updates_per_step, 1),
+                "warmup_steps": (self.warmup_steps, 0),
+                "weight_decay": (self.weight_decay, 0),
+                "pack_tokens": (self.pack_tokens, 1),
+            },
+        )
+        _require(self.lr > 0, f"optim.lr is {self.lr}; it must be positive")
+        _require(
+            self.max_grad_norm is None or self.max_grad_norm > 0,
+            f"optim.max_grad_norm is {self.max_grad_norm}; it must be positive or null",
+        )
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Sampling on held-out prompts: before the first step, every `every` steps, and after the last."""
+
+    every: int = 0
+    """0: only before and after."""
+    prompts: int = 256
+    """How many of the held-out prompts to use at the start and at the end."""
+    samples: int = 4
+    prompts_between: int = 64
+    """How many of them to use in between; the best checkpoint is chosen on these."""
+
+    def __post_init__(self) -> None:
+        _at_least(
+            "evaluation",
+            {
+                "every": (self.every, 0),
+                "prompts": (self.prompts, 0),
+                "samples": (self.samples, 1),
+                "prompts_between": (self.prompts_between, 1),
+            },
+        )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where results go, randomness, display."""
+
+    folder: str | None = None
+    """None: `runs/NAME-DATE`."""
+    seed: int = 0
+    view: Literal["auto", "live", "plain", "none"] = "auto"
+    """`auto`: live in a terminal, plain lines elsewhere."""
+    save_rollouts: bool = True
+    save_model: bool = True
+    threads: int | None = None
+    """CPU threads of torch (None: torch's choice)."""
+    clipped_alarm_steps: int = 5
+    """Warn after this many steps in a row in which every rollout hit its budget and no group had a spread."""
+    clipped_alarm_stop: bool = False
+    """Stop the run instead of warning."""
+
+    def __post_init__(self) -> None:
+        _at_least("run", {"clipped_alarm_steps": (self.clipped_alarm_steps, 1), "seed": (self.seed, 0)})
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything `phloem train` needs."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    cold_start: ColdStartConfig = field(default_factory=ColdStartConfig)
+    sample: SampleConfig = field(default_factory=SampleConfig)
+    credit: CreditConfig = field(default_factory=CreditConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    def __post_init__(self) -> None:
+        _require(
+            self.sample.thoughts * self.sample.answers > 1,
+            "sample.thoughts x sample.answers is 1: a group of one rollout has no baseline; raise one of them",
+        )
+        _require(
+            self.evaluation.every == 0 or self.evaluation.prompts > 0,
+            "evaluation.every is set and evaluation.prompts is 0: set evaluation.prompts or drop evaluation.every",
+        )
+        _require(
+            self.evaluation.prompts <= self.task.held_out_size,
+            f"evaluation.prompts is {self.evaluation.prompts} and task.held_out_size {self.task.held_out_size}: "
+            "raise task.held_out_size",
+        )
