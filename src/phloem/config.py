@@ -142,9 +142,7 @@ class SampleConfig:
         )
         _require(self.temperature > 0, f"sample.temperature is {self.temperature}; it must be positive")
         _require(0 < self.top_p <= 1, f"sample.top_p is {self.top_p}; it must be in (0, 1]")
-        _require(
-            self.fork_at != "" or self.answers == 1, "sample.fork_at is empty; answers > 1 need a closing tag"
-        )
+        _require(self.fork_at != "" or self.answers == 1, "sample.fork_at is empty; answers > 1 need a closing tag")
 
     @property
     def max_completion_tokens(self) -> int:
@@ -164,9 +162,7 @@ class CreditConfig:
     share: Literal["every", "once"] | None = None
     kl_share: Literal["every", "once"] | None = None
     normaliser: (
-        Literal[
-            "token", "token-group", "distinct", "distinct-group", "sequence", "segment", "constant", "rollout"
-        ]
+        Literal["token", "token-group", "distinct", "distinct-group", "sequence", "segment", "constant", "rollout"]
         | None
     ) = None
     clip: bool | None = None
