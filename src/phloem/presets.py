@@ -1,0 +1,193 @@
+"""The named rules as data: what each method credits, against what, how scaled, how counted.
+
+A rule is a point in a small space (`Rule`); a preset is a rule with a name and a paper. `docs/presets/` has a page
+for each with its equation and hand numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any, Literal, get_args
+
+__all__ = ["PRESETS", "Baseline", "Normaliser", "Preset", "Rule", "Scale", "Share", "Unit", "get", "names"]
+
+Unit = Literal["rollout", "segment"]
+Baseline = Literal["group", "level", "siblings", "parent", "leave-one-out", "none"]
+Scale = Literal["std", "std-rewards", "none"]
+Share = Literal["every", "once"]
+Normaliser = Literal["token", "token-group", "distinct", "distinct-group", "sequence", "segment", "constant", "rollout"]
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "unit": get_args(Unit),
+    "baseline": get_args(Baseline),
+    "scale": get_args(Scale),
+    "share": get_args(Share),
+    "kl_share": get_args(Share),
+    "normaliser": get_args(Normaliser),
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How rewards at the leaves become credit on the tree.
+
+    Attributes:
+        unit: what is credited once: a rollout's whole path, or each segment's own tokens.
+        baseline: what a value is compared with: the mean leaf reward of the group, of the values of the same level,
+            of the siblings' values, the parent's value, the others of the same level, or 0.
+        scale: what the difference is divided by: the standard deviation over the baseline's set, over the leaf
+            rewards, or nothing. `leave-one-out` and `none` take the level as their set.
+        ddof: delta degrees of freedom of the standard deviation (1: sample, 0: population).
+        eps: added to the standard deviation.
+        share: `once` divides a token's credit by the number of branches (of the same level) that hold it.
+        kl_share: the same for the KL term.
+        normaliser: the weight of a branch's token; see `phloem.credit.weights`.
+        clip_low: the ratio is clipped below 1 - clip_low; None: not clipped.
+        clip_high: the ratio is clipped above 1 + clip_high; None: not clipped.
+        beta: weight of the k3 KL to the reference; 0: no reference.
+        max_completion_tokens: divisor of the `constant` normaliser.
+
+    Raises:
+        ValueError: a value outside the space; the message lists the choices.
+    """
+
+    unit: Unit = "rollout"
+    baseline: Baseline = "group"
+    scale: Scale = "std"
+    ddof: int = 1
+    eps: float = 1e-4
+    share: Share = "every"
+    kl_share: Share = "every"
+    normaliser: Normaliser = "token-group"
+    clip_low: float | None = 0.2
+    clip_high: float | None = 0.2
+    beta: float = 0.0
+    max_completion_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
+        if self.ddof not in (0, 1):
+            raise ValueError(f"ddof is {self.ddof}; choose 0 or 1")
+        for name in ("eps", "beta", "clip_low", "clip_high"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} is {value}; it must be at least 0")
+        if self.clip_low is not None and self.clip_low >= 1:
+            raise ValueError(f"clip_low is {self.clip_low}; the ratio's lower bound 1 - clip_low must be positive")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A rule with its name, its source and what to know before using it."""
+
+    name: str
+    rule: Rule
+    paper: str
+    equation: str
+    note: str
+
+
+_GRPO = Rule()
+_LAMBDA = replace(_GRPO, share="once", kl_share="once")
+_MA = replace(_GRPO, unit="segment", baseline="level", normaliser="segment")
+
+PRESETS: dict[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            name="grpo",
+            rule=_GRPO,
+            paper="arXiv 2402.03300, with the token mean that arXiv 2509.21154 analyses",
+            equation="A_i = (r_i - mean r) / std r;  w = 1 / (n_groups Z_g)",
+            note="One scalar per rollout; a group weighs the same whatever its length.",
+        ),
+        Preset(
+            name="grpo-seq",
+            rule=replace(_GRPO, normaliser="sequence"),
+            paper="arXiv 2402.03300",
+            equation="A_i = (r_i - mean r) / std r;  w = 1 / (n_groups G |y_i|)",
+            note="GRPO as published: every rollout weighs the same, so tokens of long rollouts weigh less.",
+        ),
+        Preset(
+            name="dr-grpo",
+            rule=replace(_GRPO, scale="none", normaliser="constant"),
+            paper="arXiv 2503.20783",
+            equation="A_i = r_i - mean r;  w = 1 / (n_groups G max_completion_tokens)",
+            note="No division by the spread nor by the length.",
+        ),
+        Preset(
+            name="dapo",
+            rule=replace(_GRPO, normaliser="token", clip_high=0.28),
+            paper="arXiv 2503.14476",
+            equation="A_i = (r_i - mean r) / std r;  w = 1 / Z",
+            note="The loss of DAPO: token mean over the whole step, the upper clip raised. Dynamic sampling and "
+            "overlong shaping are settings of a run, not of the rule.",
+        ),
+        Preset(
+            name="rloo",
+            rule=replace(
+                _GRPO, baseline="leave-one-out", scale="none", normaliser="rollout", clip_low=None, clip_high=None
+            ),
+            paper="arXiv 2402.14740",
+            equation="A_i = r_i - mean of the other rewards;  w = 1 / (n_groups G)",
+            note="REINFORCE with the leave-one-out baseline; ratios per token.",
+        ),
+        Preset(
+            name="lambda-grpo",
+            rule=_LAMBDA,
+            paper="arXiv 2509.21154",
+            equation="A_i = (r_i - mean r) / std r;  w = 1 / (n_groups Z_g |lambda|)",
+            note="A token shared by |lambda| rollouts counts once. The normaliser stays the unscaled token count, "
+            "so the update shrinks by about U / Z.",
+        ),
+        Preset(
+            name="lambda-grpo-sn",
+            rule=replace(_LAMBDA, normaliser="distinct-group"),
+            paper="arXiv 2509.21154, self-normalised here",
+            equation="A_i = (r_i - mean r) / std r;  w = 1 / (n_groups U_g |lambda|)",
+            note="lambda-GRPO divided by the sum of its weights, which is the number of distinct tokens.",
+        ),
+        Preset(
+            name="grpo-ma",
+            rule=_MA,
+            paper="arXiv 2509.24494",
+            equation="A(th_i) = (V_i - mean V) / std V;  A(ans_ij) = (R_ij - mean R) / std R;  "
+            "w = 1 / (n_groups n_level |y_b|)",
+            note="Thoughts are judged by the mean reward of their answers, answers among all answers.",
+        ),
+        Preset(
+            name="lambda-grpo-ma",
+            rule=replace(_MA, share="once", kl_share="once"),
+            paper="arXiv 2509.24494 with the weights of arXiv 2509.21154",
+            equation="as grpo-ma;  w = 1 / (n_groups n_level |y_b| count)",
+            note="GRPO-MA in which a token that several answers (or thoughts) share by chance counts once.",
+        ),
+    )
+}
+
+
+def names() -> tuple[str, ...]:
+    """The presets, in the order of the documentation."""
+    return tuple(PRESETS)
+
+
+def get(name: str, **changes: Any) -> Rule:
+    """The rule of a preset, with any field replaced.
+
+    Raises:
+        ValueError: an unknown preset or field; the message names the nearest one.
+    """
+    _known(name, PRESETS, "preset")
+    for field in changes:
+        _known(field, [f.name for f in fields(Rule)], "field of a rule")
+    return replace(PRESETS[name].rule, **changes)
+
+
+def _known(name: str, options: Any, what: str) -> None:
+    if name not in options:
+        near = get_close_matches(name, list(options), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(options)}"
+        raise ValueError(f"no {what} is called {name!r}{hint}")
