@@ -7,8 +7,10 @@ judged without loading a model are judged here, when the object is made, with an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
+
+from phloem.kinds import ConfigError, coerce, type_hints
 
 __all__ = [
     "ColdStartConfig",
@@ -25,8 +27,16 @@ __all__ = [
 ]
 
 
-class ConfigError(ValueError):
-    """A setting that cannot be honoured; the message names the field and the remedy."""
+def _check_types(section: Any, owner: str) -> None:
+    """Holds every field to its annotation, so that Python, files and the command line accept the same values."""
+    hints = type_hints(type(section))
+    for part in fields(section):
+        value, kind = getattr(section, part.name), hints[part.name]
+        name = f"{owner}.{part.name}" if owner else part.name
+        if is_dataclass(kind):
+            _require(isinstance(value, kind), f"{name} is {value!r}; it takes a {kind.__name__}")
+        else:
+            object.__setattr__(section, part.name, coerce(name, value, kind))
 
 
 def _require(ok: bool, message: str) -> None:
@@ -51,6 +61,7 @@ class LoraConfig:
     target_modules: tuple[str, ...] = ("all-linear",)
 
     def __post_init__(self) -> None:
+        _check_types(self, "model.lora")
         _at_least("model.lora", {"rank": (self.rank, 0), "alpha": (self.alpha, 0)})
         _require(0 <= self.dropout < 1, f"model.lora.dropout is {self.dropout}; it must be in [0, 1)")
 
@@ -68,6 +79,9 @@ class ModelConfig:
     attention: Literal["auto", "dense", "paths"] = "auto"
     gradient_checkpointing: bool = False
     lora: LoraConfig = field(default_factory=LoraConfig)
+
+    def __post_init__(self) -> None:
+        _check_types(self, "model")
 
 
 @dataclass(frozen=True)
@@ -88,6 +102,7 @@ class TaskConfig:
     """Weight of the format reward added to the task's reward."""
 
     def __post_init__(self) -> None:
+        _check_types(self, "task")
         _at_least("task", {"train_size": (self.train_size, 1), "held_out_size": (self.held_out_size, 1)})
 
 
@@ -100,6 +115,7 @@ class ColdStartConfig:
     lr: float = 3e-5
 
     def __post_init__(self) -> None:
+        _check_types(self, "cold_start")
         _at_least("cold_start", {"steps": (self.steps, 0), "batch_size": (self.batch_size, 1)})
         _require(self.lr > 0, f"cold_start.lr is {self.lr}; it must be positive")
 
@@ -129,6 +145,7 @@ class SampleConfig:
     """Of the sampler's copy of the weights; `model` shares the trainer's weights."""
 
     def __post_init__(self) -> None:
+        _check_types(self, "sample")
         _at_least(
             "sample",
             {
@@ -177,6 +194,7 @@ class CreditConfig:
     """Weight of the entropy bonus."""
 
     def __post_init__(self) -> None:
+        _check_types(self, "credit")
         _at_least("credit", {"eps": (self.eps, 0), "beta": (self.beta, 0)})
         _require(
             self.dual_clip is None or self.dual_clip > 1,
@@ -206,6 +224,7 @@ class OptimConfig:
     """Tree tokens (prompts included) in one forward and backward; does not change the gradient."""
 
     def __post_init__(self) -> None:
+        _check_types(self, "optim")
         _at_least(
             "optim",
             {
@@ -237,6 +256,7 @@ class EvaluationConfig:
     """How many of them to use in between; the best checkpoint is chosen on these."""
 
     def __post_init__(self) -> None:
+        _check_types(self, "evaluation")
         _at_least(
             "evaluation",
             {
@@ -267,6 +287,7 @@ class RunConfig:
     """Stop the run instead of warning."""
 
     def __post_init__(self) -> None:
+        _check_types(self, "run")
         _at_least("run", {"clipped_alarm_steps": (self.clipped_alarm_steps, 1), "seed": (self.seed, 0)})
 
 
@@ -284,6 +305,7 @@ class TrainConfig:
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
+        _check_types(self, "")
         _require(
             self.sample.thoughts * self.sample.answers > 1,
             "sample.thoughts x sample.answers is 1: a group of one rollout has no baseline; raise one of them",

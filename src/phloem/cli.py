@@ -1,0 +1,166 @@
+"""The `phloem` command. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from phloem import __version__
+from phloem.kinds import ConfigError, PhloemError, in_words
+from phloem.settings import nearest, resolve, sections, settings, to_yaml
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status: 0 done, 1 failed, 2 the request cannot be honoured."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = words.pop(0) if words else "--help"
+    try:
+        if name in ("--help", "-h"):
+            print(_overview())
+        elif name == "--version":
+            print(__version__)
+        elif name in COMMANDS:
+            COMMANDS[name](words)
+        else:
+            raise ConfigError(f"{name} is not a command; did you mean {nearest(name, list(COMMANDS))}?")
+        sys.stdout.flush()
+    except PhloemError as error:
+        print(f"phloem: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print("phloem: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _overview() -> str:
+    lines = [f"  {name:<9} {command.__doc__.splitlines()[0]}" for name, command in COMMANDS.items() if command.__doc__]
+    return "\n".join(
+        [
+            "usage: phloem COMMAND [OPTIONS]",
+            "",
+            "Reinforcement learning with verifiable rewards on prefix trees.",
+            "",
+            *lines,
+            "",
+            "  phloem COMMAND --help says more; phloem --version prints the version.",
+        ]
+    )
+
+
+# --------------------------------------------------------------------------------------------------- train
+
+
+@dataclass
+class _TrainLine:
+    """What a `phloem train` line asks for."""
+
+    files: list[str] = field(default_factory=list)
+    values: list[tuple[str, str]] = field(default_factory=list)
+    help: bool = False
+    print_config: bool = False
+
+
+def _read_train_line(words: Sequence[str]) -> _TrainLine:
+    line, rest = _TrainLine(), list(words)
+    while rest:
+        word = rest.pop(0)
+        name, has_value, value = word.removeprefix("--").partition("=")
+        if word in ("--help", "-h"):
+            line.help = True
+        elif word == "--print_config":
+            line.print_config = True
+        elif not word.startswith("--"):
+            raise ConfigError(f"{word!r} stands alone; settings are given as --name value")
+        elif not has_value and not rest:
+            raise ConfigError(f"--{name} has no value; write --{name} VALUE")
+        else:
+            value = value if has_value else rest.pop(0)
+            if name == "config":
+                line.files.append(value)
+            else:
+                line.values.append((name, value))
+    return line
+
+
+def train(words: Sequence[str]) -> None:
+    """Train a model.
+
+    Options:
+      --config FILE       settings from a YAML file; may be given several times, the later file wins
+      --print_config      print the resolved settings as YAML and stop
+      --SETTING VALUE     any setting below; beats every file
+      --task.args.KEY V   one key of a setting that holds a mapping
+    """
+    line = _read_train_line(words)
+    if line.help:
+        print(_train_help())
+        return
+    config = resolve(line.files, line.values)
+    if line.print_config:
+        print(to_yaml(config), end="")
+        return
+    # Spinning OpenMP threads slow each other down a hundredfold when cores are shared; torch reads this once.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from phloem.train.loop import train as run_training
+
+    run_training(config)
+
+
+def _train_help() -> str:
+    lines = ["usage: phloem train [OPTIONS]", "", textwrap.dedent(f"    {train.__doc__}").strip()]
+    for prefix, owner in sections().items():
+        if not prefix:
+            continue
+        lines += ["", f"{prefix}: {(owner.__doc__ or '').splitlines()[0]}"]
+        for setting in settings().values():
+            if setting.name.rpartition(".")[0] == prefix:
+                default = "null" if setting.default is None else setting.default
+                lines.append(f"  --{setting.name:<28} {in_words(setting.kind)} (default: {default})")
+                lines += textwrap.wrap(setting.doc, 100, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return "\n".join(lines)
+
+
+# -------------------------------------------------------------------------------------------------- tables
+
+
+def presets(words: Sequence[str]) -> None:
+    """List the named rules of credit; `phloem presets NAME` says more about one."""
+    if _asks_help(words, presets):
+        return
+    from phloem.presets import PRESETS
+
+    if not words:
+        row = "{:<15} {:<8} {:<14} {:<6} {:<6} {:<15} {}".format
+        print(row("preset", "unit", "baseline", "scale", "share", "normaliser", "clip"))
+        for preset in PRESETS.values():
+            rule = preset.rule
+            clip = "none" if rule.clip_low is None else f"{rule.clip_low:g} / {rule.clip_high:g}"
+            print(row(preset.name, rule.unit, rule.baseline, rule.scale, rule.share, rule.normaliser, clip))
+    for name in words:
+        if name not in PRESETS:
+            raise ConfigError(f"{name} is not a preset; did you mean {nearest(name, list(PRESETS))}?")
+        preset = PRESETS[name]
+        print(f"{preset.name} ({preset.paper})\n  {preset.equation}")
+        print(textwrap.fill(preset.note, 100, initial_indent="  ", subsequent_indent="  "))
+
+
+def _asks_help(words: Sequence[str], command: Callable[[Sequence[str]], None]) -> bool:
+    """Prints the help of a command if asked for it; refuses any other option."""
+    for word in words:
+        if word in ("--help", "-h"):
+            print(f"usage: phloem {command.__name__}\n\n{textwrap.dedent(f'    {command.__doc__}').strip()}")
+            return True
+        if word.startswith("-"):
+            raise ConfigError(f"phloem {command.__name__} takes no {word}")
+    return False
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"train": train, "presets": presets}

@@ -1,0 +1,110 @@
+"""What a setting may hold: values checked against a field's type annotation, and that type in words.
+
+Checking is strict on purpose. A quoted "123" stays text, `true` is not the number 1, 3.0 is not a whole number: what
+a run writes to `config.yaml` reads back as exactly what it was.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+__all__ = ["ConfigError", "PhloemError", "coerce", "in_words", "is_optional", "takes_text", "type_hints"]
+
+
+class PhloemError(Exception):
+    """A failure that the message alone explains; the command line prints it without a traceback."""
+
+
+class ConfigError(PhloemError, ValueError):
+    """A setting that cannot be honoured; the message names the field and the remedy."""
+
+
+@cache
+def type_hints(owner: type) -> dict[str, Any]:
+    """The resolved annotations of a dataclass, by field name."""
+    return get_type_hints(owner)
+
+
+def is_optional(kind: Any) -> bool:
+    """Whether `kind` admits None (null in a file)."""
+    return get_origin(kind) in (Union, UnionType) and NoneType in get_args(kind)
+
+
+def _without_none(kind: Any) -> Any:
+    (rest,) = (part for part in get_args(kind) if part is not NoneType)
+    return rest
+
+
+def takes_text(kind: Any) -> bool:
+    """Whether a word on the command line is the value itself, not YAML to be read."""
+    if is_optional(kind):
+        kind = _without_none(kind)
+    return kind is str or (get_origin(kind) is Literal and isinstance(get_args(kind)[0], str))
+
+
+def coerce(name: str, value: Any, kind: Any) -> Any:
+    """`value` as the type `kind`; lists become tuples, whole numbers become floats, paths become text.
+
+    Raises:
+        ConfigError: the value is of another type; the message names the field and what it takes.
+    """
+    converted = _convert(value, kind)
+    if converted is _MISFIT:
+        raise ConfigError(f"{name} is {value!r}; it takes {in_words(kind)}")
+    return converted
+
+
+_MISFIT: Any = object()
+
+
+def _convert(value: Any, kind: Any) -> Any:
+    if is_optional(kind):
+        return None if value is None else _convert(value, _without_none(kind))
+    if get_origin(kind) is tuple:
+        return _convert_items(value, get_args(kind))
+    if get_origin(kind) is Literal:
+        fits = any(value == choice and type(value) is type(choice) for choice in get_args(kind))
+    elif get_origin(kind) is dict:
+        fits = isinstance(value, dict) and all(isinstance(key, str) for key in value)
+    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value) if math.isfinite(value) else _MISFIT
+    elif kind is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    else:
+        fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+    return value if fits else _MISFIT
+
+
+def _convert_items(value: Any, kinds: tuple[Any, ...]) -> Any:
+    if not isinstance(value, list | tuple):
+        return _MISFIT
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        kinds = (kinds[0],) * len(value)
+    if len(kinds) != len(value):
+        return _MISFIT
+    items = tuple(_convert(item, kind) for item, kind in zip(value, kinds, strict=True))
+    return _MISFIT if any(item is _MISFIT for item in items) else items
+
+
+_WORDS = {
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("text", "texts"),
+    bool: ("true or false", "true or false values"),
+}
+
+
+def in_words(kind: Any) -> str:
+    """The type as a reader meets it: `a whole number or null`, `one of dense, paths`, `a list of 2 numbers`."""
+    if is_optional(kind):
+        return f"{in_words(_without_none(kind))} or null"
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) is tuple:
+        first, *rest = get_args(kind)
+        return f"a list of {'' if rest == [Ellipsis] else f'{len(rest) + 1} '}{_WORDS[first][1]}"
+    return "a mapping" if get_origin(kind) is dict else _WORDS[kind][0]

@@ -1,0 +1,235 @@
+"""Settings from YAML files and `--name value` arguments to a `TrainConfig`, and back to YAML.
+
+Every field of the configuration has a dotted name (`sample.thoughts`). An argument beats every file, a later file
+beats an earlier one, a file beats the default; where on the line `--config` stands does not matter.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from difflib import SequenceMatcher
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, get_origin
+
+import yaml
+
+from phloem.config import TrainConfig
+from phloem.kinds import ConfigError, coerce, is_optional, takes_text, type_hints
+
+__all__ = ["Setting", "load_config", "nearest", "resolve", "sections", "settings", "to_yaml"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One field: its dotted name, type, default and documentation."""
+
+    name: str
+    kind: Any
+    default: Any
+    doc: str
+
+
+@cache
+def sections() -> dict[str, type]:
+    """The dataclasses of a configuration by dotted name, `TrainConfig` itself under the empty name."""
+    return dict(_walk_sections(TrainConfig, ""))
+
+
+def _walk_sections(owner: type, prefix: str) -> Iterator[tuple[str, type]]:
+    yield prefix, owner
+    for name, kind in type_hints(owner).items():
+        if is_dataclass(kind):
+            yield from _walk_sections(kind, f"{prefix}.{name}" if prefix else name)  # type: ignore[arg-type]
+
+
+@cache
+def settings() -> dict[str, Setting]:
+    """Every field of a configuration by dotted name, in the order of the dataclasses."""
+    found: dict[str, Setting] = {}
+    for prefix, owner in sections().items():
+        hints, docs = type_hints(owner), _field_docs(owner)
+        for part in fields(owner):
+            if not is_dataclass(hints[part.name]):
+                default = part.default if part.default_factory is MISSING else part.default_factory()
+                name = f"{prefix}.{part.name}" if prefix else part.name
+                found[name] = Setting(name, hints[part.name], default, docs.get(part.name, ""))
+    return found
+
+
+def _field_docs(owner: type) -> dict[str, str]:
+    """The string that follows each field in the source of a dataclass."""
+    (body,) = ast.parse(dedent(inspect.getsource(owner))).body
+    assert isinstance(body, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for line, follower in zip(body.body, body.body[1:], strict=False):
+        match line, follower:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                docs[name] = inspect.cleandoc(text)
+    return docs
+
+
+def nearest(name: str, names: Sequence[str] | None = None) -> str:
+    """The known name a reader most likely meant: alike as a whole, or in its last part."""
+
+    def likeness(known: str) -> float:
+        last, known_last = name.rpartition(".")[2], known.rpartition(".")[2]
+        return SequenceMatcher(None, name, known).ratio() + SequenceMatcher(None, last, known_last).ratio()
+
+    return max(names or list(settings()), key=likeness)
+
+
+def _unknown(name: str) -> ConfigError:
+    if name in sections():
+        (example, *_) = (known for known in settings() if known.startswith(f"{name}."))
+        return ConfigError(f"{name} is a section, not a setting: set its fields one by one, for example {example}")
+    return ConfigError(f"{name} is not a setting; did you mean {nearest(name)}?")
+
+
+# ---------------------------------------------------------------------------------------------------- YAML
+
+
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1e-5 is a number and a key given twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        _refuse_duplicates(node)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML that `_Loader` reads back as it was."""
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+
+
+def _refuse_duplicates(node: yaml.MappingNode) -> None:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if key.value in seen:
+            raise ConfigError(f"line {key.start_mark.line + 1}: {key.value} is given twice")
+        seen.add(key.value)
+
+
+def to_yaml(config: TrainConfig) -> str:
+    """Every setting of a configuration as YAML that `load_config` reads back to an equal configuration."""
+    return yaml.dump(_plain(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {part.name: _plain(getattr(value, part.name)) for part in fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _read_file(path: str | PathLike[str]) -> dict[str, Any]:
+    """The settings of a YAML file by dotted name, each held to its type."""
+    try:
+        loader = _Loader(Path(path).read_text(encoding="utf-8"))
+        node = loader.get_single_node()
+        return {} if node is None else dict(_read_section(loader, node, ""))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}, {error}") from error
+
+
+def _read_section(loader: _Loader, node: yaml.Node, prefix: str) -> Iterator[tuple[str, Any]]:
+    line = f"line {node.start_mark.line + 1}"
+    if isinstance(node, yaml.ScalarNode) and loader.construct_object(node) is None:
+        return  # a section with every line commented out
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigError(f"{line}: {prefix or 'the file'} takes a mapping from field to value")
+    _refuse_duplicates(node)
+    for key, value in node.value:
+        name, line = f"{prefix}.{key.value}" if prefix else str(key.value), f"line {key.start_mark.line + 1}"
+        if name and name in sections():
+            yield from _read_section(loader, value, name)
+        elif name not in settings():
+            raise ConfigError(f"{line}: {_unknown(name)}")
+        else:
+            try:
+                yield name, coerce(name, loader.construct_object(value, deep=True), settings()[name].kind)
+            except ConfigError as error:
+                raise ConfigError(f"{line}: {error}") from error
+
+
+# ----------------------------------------------------------------------------------------------- arguments
+
+
+def _read_word(name: str, text: str, kind: Any) -> Any:
+    """A word of the command line as the type of its setting."""
+    if takes_text(kind):
+        return coerce(name, None if text == "null" and is_optional(kind) else text, kind)
+    return coerce(name, _read_yaml(text), kind)
+
+
+def _read_yaml(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError:
+        return text
+
+
+def _set_argument(values: dict[str, Any], name: str, text: str) -> None:
+    mapping, _, key = name.rpartition(".")
+    if name in settings():
+        values[name] = _read_word(name, text, settings()[name].kind)
+    elif mapping in settings() and get_origin(settings()[mapping].kind) is dict:
+        values[mapping] = {**values.get(mapping, settings()[mapping].default), key: _read_yaml(text)}
+    else:
+        raise _unknown(name)
+
+
+def resolve(paths: Sequence[str | PathLike[str]], arguments: Sequence[tuple[str, str]] = ()) -> TrainConfig:
+    """The configuration of files, in order, overridden by `(name, text)` arguments, in order.
+
+    `task.args.KEY` sets one key of a setting that holds a mapping; a file's mapping replaces an earlier one whole.
+
+    Raises:
+        ConfigError: an unknown name, a value of the wrong type, or settings that cannot go together.
+    """
+    values: dict[str, Any] = {}
+    for path in paths:
+        values |= _read_file(path)
+    for name, text in arguments:
+        _set_argument(values, name, text)
+    return _build(TrainConfig, "", values)
+
+
+def load_config(*paths: str | PathLike[str]) -> TrainConfig:
+    """The configuration of YAML files; of a setting given in several, the last one counts.
+
+    Raises:
+        ConfigError: as `resolve`, with the file and line.
+    """
+    return resolve(paths)
+
+
+def _build(owner: type, prefix: str, values: dict[str, Any]) -> Any:
+    arguments: dict[str, Any] = {}
+    for part in fields(owner):
+        name = f"{prefix}.{part.name}" if prefix else part.name
+        if name in sections():
+            arguments[part.name] = _build(sections()[name], name, values)
+        elif name in values:
+            arguments[part.name] = values[name]
+    return owner(**arguments)
