@@ -1,0 +1,1 @@
+"""Tasks: prompts, gold answers, rewards."""

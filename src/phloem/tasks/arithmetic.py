@@ -1,0 +1,109 @@
+"""Generated tasks on numbers: sums, products, the larger of two, the largest of four."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from phloem.rewards.simple import Number
+from phloem.tasks.generated import Family, Problem, build
+from phloem.tasks.task import ExampleTask, TaskError
+
+__all__ = ["larger", "max_of_4", "products", "sums"]
+
+STYLES = ("plan", "partial", "mixed")
+
+
+def sums(*, digits: int = 2, style: str = "plan", **build_args: Any) -> ExampleTask:
+    """What is 47 + 38? Two numbers of `digits` digits; 8,100 ordered pairs at 2.
+
+    `style` of the demonstrations' thoughts: `plan` names the sums by place ("40 + 30 and 7 + 8"), `partial` also gives
+    their results, `mixed` draws from both. Neither adds them up.
+    """
+    _check(digits=digits, style=style)
+
+    def draw(rng: random.Random) -> Problem:
+        a, b = _operand(rng, digits), _operand(rng, digits)
+        terms = [(x, y, x + y) for x, y in zip(_places(a, digits), _places(b, digits), strict=True)]
+        thoughts = _thoughts(style, terms, "+")
+        return Problem(f"sum {min(a, b)} {max(a, b)}", f"What is {a} + {b}?", str(a + b), thoughts, {"a": a, "b": b})
+
+    return build(Family("sums", draw, Number()), **build_args)
+
+
+def products(*, digits: int = 2, style: str = "plan", **build_args: Any) -> ExampleTask:
+    """What is 47 * 6? A number of `digits` digits times one of 2 to 9; `style` as for sums."""
+    _check(digits=digits, style=style)
+
+    def draw(rng: random.Random) -> Problem:
+        a, b = _operand(rng, digits), rng.randrange(2, 10)
+        thoughts = _thoughts(style, [(x, b, x * b) for x in _places(a, digits)], "*")
+        return Problem(f"product {a} {b}", f"What is {a} * {b}?", str(a * b), thoughts, {"a": a, "b": b})
+
+    return build(Family("products", draw, Number(), held_out_every=2), **build_args)
+
+
+def larger(*, digits: int = 2, **build_args: Any) -> ExampleTask:
+    """Which is larger, 47 or 38? Two different numbers of `digits` digits."""
+    _check(digits=digits)
+
+    def draw(rng: random.Random) -> Problem:
+        a, b = _operand(rng, digits), _operand(rng, digits)
+        while a == b:
+            b = _operand(rng, digits)
+        place = next(i for i in range(digits) if str(a)[i] != str(b)[i])
+        x, y = str(a)[place], str(b)[place]
+        thoughts = (f"compare {a} and {b}", f"they differ in the digits {x} and {y}")
+        question = f"Which is larger, {a} or {b}?"
+        return Problem(f"larger {min(a, b)} {max(a, b)}", question, str(max(a, b)), thoughts, {"a": a, "b": b})
+
+    return build(Family("larger", draw, Number()), **build_args)
+
+
+def max_of_4(*, digits: int = 2, **build_args: Any) -> ExampleTask:
+    """Which is the largest of 12, 45, 33, 80? Four different numbers of `digits` digits."""
+    _check(digits=digits)
+
+    def draw(rng: random.Random) -> Problem:
+        numbers = rng.sample(range(10 ** (digits - 1), 10**digits), 4)
+        listed = ", ".join(map(str, numbers))
+        leading = ", ".join(str(number)[0] for number in numbers)
+        thoughts = (f"the first digits are {leading}", f"compare {listed}")
+        key = "max " + " ".join(map(str, sorted(numbers)))
+        return Problem(
+            key, f"Which is the largest of {listed}?", str(max(numbers)), thoughts, {"numbers": tuple(numbers)}
+        )
+
+    return build(Family("max-of-4", draw, Number()), **build_args)
+
+
+def _check(*, digits: int, style: str = "plan") -> None:
+    if not 1 <= digits <= 9:
+        raise TaskError(f"digits is {digits}; it must be between 1 and 9")
+    if style not in STYLES:
+        raise TaskError(f"style is {style!r}; it must be one of {', '.join(STYLES)}")
+
+
+def _operand(rng: random.Random, digits: int) -> int:
+    """Uniform over the numbers of so many digits, without 0."""
+    return rng.randrange(10 ** (digits - 1), 10**digits)
+
+
+def _places(number: int, digits: int) -> list[int]:
+    """47 -> [40, 7]."""
+    return [number // 10**place % 10 * 10**place for place in reversed(range(digits))]
+
+
+def _thoughts(style: str, terms: list[tuple[int, int, int]], sign: str) -> tuple[str, ...]:
+    """Wordings for terms (x, y, result of x sign y), largest place first."""
+    plans = [f"{x} {sign} {y}" for x, y, _ in terms]
+    partials = [f"{x} {sign} {y} = {z}" for x, y, z in terms]
+    wordings = {
+        "plan": (_listed(plans), f"first {_listed(plans, ' then ')}", _listed(plans[::-1])),
+        "partial": (_listed(partials, ", "), _listed(partials), _listed(partials[::-1], ", ")),
+    }
+    return wordings["plan"] + wordings["partial"] if style == "mixed" else wordings[style]
+
+
+def _listed(parts: list[str], last: str = " and ") -> str:
+    return ", ".join(parts[:-1]) + last + parts[-1] if len(parts) > 1 else parts[0]
