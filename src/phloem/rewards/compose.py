@@ -18,7 +18,7 @@ class Reward(Protocol):
     """One completion's reward. `completion` is what the policy wrote and nothing else, as one string, whatever the
     style of the prompt; `answer` is the gold answer and `row` the data row, as the task holds them."""
 
-    def __call__(self, completion: str, answer: Any, row: Row) -> float | None | Verdict: ...
+    def __call__(self, completion: str, answer: Any, row: Row) -> float | Verdict | None: ...
 
 
 @runtime_checkable

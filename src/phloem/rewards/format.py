@@ -29,8 +29,8 @@ class Parsed(NamedTuple):
 def parse_format(completion: str, *, prefilled: bool = False) -> Parsed | None:
     """The bodies of a well-formed completion, or None.
 
-    `prefilled`: the prompt already ends with `<think>`, so the completion starts inside it; an opening tag of its own is
-    then one too many. Nested, repeated and unclosed tags are None, and so is text before, between or after.
+    `prefilled`: the prompt already ends with `<think>`, so the completion starts inside it; an opening tag of its own
+    is then one too many. Nested, repeated and unclosed tags are None, and so is text before, between or after.
     """
     text = f"<think>{completion}" if prefilled else completion
     tags = list(_TAG.finditer(text))
@@ -57,17 +57,17 @@ def extract_answer(completion: str) -> str | None:
     - There, the last complete `<answer>` element; an opening tag that is never closed is no answer.
     - Without answer tags, all of it.
     """
-    before, _, rest = completion.rpartition("</think>")
+    _, _, rest = completion.rpartition("</think>")
     if "<think>" in rest:
         return None
-    start, end = rest.rfind("<answer>"), rest.rfind("</answer>")
-    if start < 0 and end < 0:
+    if "<answer>" not in rest and "</answer>" not in rest:
         return rest.strip()
+    end = rest.rfind("</answer>")
     start = rest.rfind("<answer>", 0, max(end, 0))
     if start < 0:
         return None
-    body = rest[start + len("<answer>") :]
-    return body[: body.index("</answer>")].strip()
+    body, _, _ = rest[start + len("<answer>") :].partition("</answer>")
+    return body.strip()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Rewards that compare short answers: exact text, one number, one letter.
 
-All of them judge `extract_answer(completion)`: the `<answer>` element if there is one, else the text after the thinking.
-They score 1 or 0. Several answers at once ("3 or 4") are wrong even if one of them is right, and a gold answer that
-cannot be read is not scored.
+All of them judge `extract_answer(completion)`: the `<answer>` element if there is one, else the text after the
+thinking. They score 1 or 0. Several answers at once ("3 or 4") are wrong even if one of them is right, and a gold
+answer that cannot be read is not scored.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class GoldFailure:
 class GoldReport:
     """Result of `check()`: how many golds were scored against themselves, and which failed.
 
-    `unusable` golds cannot be judged (BAD_GOLD: their rollouts are never scored); `failing` ones were judged and did not
-    get full marks. `notes` says what the task left out when it was built.
+    `unusable` golds cannot be judged (BAD_GOLD: their rollouts are never scored); `failing` ones were judged and did
+    not get full marks. `notes` says what the task left out when it was built.
     """
 
     total: int
