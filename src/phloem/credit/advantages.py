@@ -74,6 +74,8 @@ def _sets(
     group: Group, over: Branches, baseline: Baseline
 ) -> tuple[Int64[np.ndarray, " B"], list[Float64[np.ndarray, " n"]]]:
     """The sets of values that baselines and spreads are taken of, and the set of each branch."""
+    if len(over.value_B) == 0:
+        return np.zeros(0, dtype=np.int64), []
     if baseline == "group":
         return np.zeros(len(over.value_B), dtype=np.int64), [group.rewards_R]
     if baseline == "parent":

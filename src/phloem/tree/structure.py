@@ -17,10 +17,9 @@ __all__ = ["Structure", "path_depths", "process_sets", "shared_share", "structur
 
 
 def path_depths(tree: PrefixTree) -> Int64[np.ndarray, " R"]:
-    """Steps from the root to each rollout's leaf; the step shared by the whole group, if any, is not counted.
+    """Non-empty steps from the root to each rollout's leaf; the step shared by the whole group is not counted.
 
-    A process set of one completion is a step even where it adds no token of its own only if it differs from its
-    parent set; steps without tokens are not counted. A flat tree has depth 1.
+    A flat tree has depth 1. Identical completions share one last step, so they do not deepen a tree.
     """
     node_T = tree.node_T
     size = tree.group.group_size
@@ -82,7 +81,7 @@ class Structure:
 
 
 def structure(tree: PrefixTree) -> Structure:
-    """The figures of one tree. A tree is flat if no proper subset of at least two rollouts shares a token."""
+    """The figures of one tree. A tree is flat if no path has more than one step."""
     depths = path_depths(tree)
     return Structure(
         depth=float(depths.mean()) if len(depths) else 0.0,
