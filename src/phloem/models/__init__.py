@@ -1,0 +1,16 @@
+"""Models and tokenizers: loading, adapters, chat templates."""
+
+from phloem.models.chat import decode_completion, encode_completion, encode_prompt
+from phloem.models.load import ModelError, check_trainable, load_model
+from phloem.models.tokenizer import check_tokenizer, eos_ids
+
+__all__ = [
+    "ModelError",
+    "check_tokenizer",
+    "check_trainable",
+    "decode_completion",
+    "encode_completion",
+    "encode_prompt",
+    "eos_ids",
+    "load_model",
+]

@@ -1,0 +1,9 @@
+"""The error every part of `phloem.models` raises."""
+
+from __future__ import annotations
+
+__all__ = ["ModelError"]
+
+
+class ModelError(ValueError):
+    """A model or tokenizer that cannot be used; the message names it and the remedy."""

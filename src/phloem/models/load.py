@@ -1,0 +1,148 @@
+"""From `ModelConfig` to a policy and its tokenizer, checked."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from phloem.config import LoraConfig, ModelConfig
+from phloem.models.errors import ModelError
+from phloem.models.smollm2 import ALIAS, smollm2_folder
+from phloem.models.tokenizer import check_tokenizer
+
+__all__ = ["ModelError", "check_trainable", "load_model", "resolve"]
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_ADAPTER = "adapter_config.json"
+
+
+def load_model(config: ModelConfig, device: Any = None, trainable: bool = True) -> tuple[Any, Any]:
+    """Loads the policy and its tokenizer.
+
+    `config.path` is a Hugging Face folder (a PEFT adapter's too: it is loaded trainable on its base model), a GGUF
+    file, a hub id, or `smollm2-135m-instruct`. GGUF weights are converted once and kept in the cache folder.
+
+    Args:
+        config: path, dtype, LoRA, gradient checkpointing.
+        device: where to put the weights; None: the CPU.
+        trainable: refuse a model without trainable parameters; False for evaluation.
+
+    Returns:
+        A `transformers` causal language model (a `peft` model where adapters are used), in eval mode, and its
+        tokenizer.
+
+    Raises:
+        ModelError: an unknown path, a model that is no causal language model, a tokenizer that does not fit it,
+            nothing to train.
+    """
+    folder = resolve(config.path)
+    adapter = _is_adapter(folder)
+    if adapter and config.lora.rank:
+        raise ModelError(f"{config.path} is an adapter and model.lora.rank is {config.lora.rank}: set the rank to 0")
+    base = resolve(_adapter_base(folder)) if adapter else folder
+    model, tokenizer = _load(base, config.dtype, tokenizer_from=folder if _has_tokenizer(folder) else base)
+    check_tokenizer(model, tokenizer)
+    if adapter:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
+    elif config.lora.rank:
+        model = _with_lora(model, config.lora)
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if trainable:
+        check_trainable(model)
+    model.eval()
+    return (model if device is None else model.to(device)), tokenizer
+
+
+def resolve(path: str) -> str:
+    """A local folder or a hub id for what `model.path` names.
+
+    Raises:
+        ModelError: neither an existing path nor the shape of a hub id.
+    """
+    if path == ALIAS:
+        return str(smollm2_folder())
+    local = Path(path).expanduser()
+    if local.is_dir():
+        return str(local)
+    if local.is_file():
+        if local.suffix == ".gguf":
+            from phloem.models.gguf import convert_gguf
+
+            return str(convert_gguf(local))
+        raise ModelError(f"model.path {path} is a file: give the model's folder, or a .gguf file")
+    if _HUB_ID.fullmatch(path) and not path.endswith(".gguf"):
+        return path
+    raise ModelError(
+        f"model.path {path} does not exist: give a Hugging Face folder, a .gguf file, a hub id such as "
+        f"org/name, or {ALIAS}"
+    )
+
+
+def check_trainable(model: Any) -> None:
+    """Raises:
+    ModelError: no parameter asks for a gradient, so that training would change nothing.
+    """
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ModelError(
+            "the model has no trainable parameters, so training would change nothing: load adapters with "
+            "is_trainable=True, or set model.lora.rank to train new ones"
+        )
+
+
+def _load(folder: str, dtype: str, tokenizer_from: str) -> tuple[Any, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_from)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+    except (OSError, ValueError, KeyError) as error:
+        kind = "folder" if os.path.isdir(folder) else "hub id"
+        remedy = (
+            "give the folder of a causal language model with its config.json, weights and tokenizer"
+            if kind == "folder"
+            else f"check the spelling and the network, or use a local folder or {ALIAS}"
+        )
+        raise ModelError(f"model.path: the {kind} {folder} could not be loaded: {remedy}. ({error})") from error
+    return model, tokenizer
+
+
+def _is_adapter(folder: str) -> bool:
+    return (Path(folder) / _ADAPTER).is_file()
+
+
+def _has_tokenizer(folder: str) -> bool:
+    return not _is_adapter(folder) or (Path(folder) / "tokenizer_config.json").is_file()
+
+
+def _adapter_base(folder: str) -> str:
+    from peft import PeftConfig
+
+    base = PeftConfig.from_pretrained(folder).base_model_name_or_path
+    if not base:
+        raise ModelError(f"{folder}/{_ADAPTER} names no base model: set base_model_name_or_path in it")
+    return base
+
+
+def _with_lora(model: Any, lora: LoraConfig) -> Any:
+    import peft
+
+    targets: Any = list(lora.target_modules)
+    if targets == ["all-linear"]:
+        targets = "all-linear"
+    settings = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]  # peft multiplies by it; a float is fine
+        lora_dropout=lora.dropout,
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return peft.get_peft_model(model, settings)
+    except ValueError as error:
+        raise ModelError(f"model.lora.target_modules {targets} does not fit this model: {error}") from error
