@@ -72,7 +72,7 @@ def outcomes_to_verdicts(outcomes: Sequence[Any], name: str) -> list[Verdict]:
         try:
             verdicts.append(to_verdict(outcome))
         except RewardError as error:
-            raise RewardError(f"{name}, completion {index}: {error}") from None
+            raise RewardError(f"{name}, completion {index} of the batch: {error}", index) from None
     return verdicts
 
 

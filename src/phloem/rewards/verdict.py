@@ -20,7 +20,14 @@ __all__ = ["RewardError", "Status", "Verdict", "tally", "to_verdict"]
 
 
 class RewardError(ValueError):
-    """A reward that is not a finite number or None, a wrong number of rewards, or a reward that cannot be loaded."""
+    """A reward that is not a finite number or None, a wrong number of rewards, or a reward that cannot be loaded.
+
+    `index` is the place of the completion in its batch, where there is one to blame.
+    """
+
+    def __init__(self, message: str, index: int | None = None) -> None:
+        super().__init__(message)
+        self.index = index
 
 
 class Status(StrEnum):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from phloem.rewards.compose import BatchReward, Reward, score_all
-from phloem.rewards.verdict import Status, Verdict
+from phloem.rewards.verdict import RewardError, Status, Verdict
 
 __all__ = ["Baseline", "Example", "ExampleTask", "GoldFailure", "GoldReport", "Prompt", "Task", "TaskError"]
 
@@ -137,9 +137,13 @@ class ExampleTask:
 
     def score(self, completions: Sequence[str], examples: Sequence[Example]) -> list[Verdict]:
         """Raises RewardError: lengths differ, or a reward that is not a finite number or None."""
-        return score_all(
-            self.reward, completions, [example.answer for example in examples], [example.row for example in examples]
-        )
+        answers = [example.answer for example in examples]
+        try:
+            return score_all(self.reward, completions, answers, [example.row for example in examples])
+        except RewardError as error:
+            if error.index is None:
+                raise
+            raise RewardError(f"{error} (example {examples[error.index].id})", error.index) from None
 
     def gold_completion(self, example: Example) -> str:
         """The gold answer as the policy would give it. A row's `reference` stands for the answer where there is one
