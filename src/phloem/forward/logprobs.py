@@ -1,0 +1,69 @@
+"""One forward over packed trees: the log-probability of every trained token, each computed once.
+
+At a fork one position predicts several tokens; each gets its own log-probability, from one set of logits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import nn
+
+from phloem.forward.attention import ENGINES, attention_name, pack_arguments
+from phloem.forward.head import Targets, head_logprobs
+from phloem.forward.pack import Pack
+from phloem.forward.split import causal_lm, split
+
+__all__ = ["Logprobs", "logprobs"]
+
+
+@dataclass(frozen=True, eq=False)
+class Logprobs:
+    """Aligned with `pack.trained_E`.
+
+    Attributes:
+        logprobs_E: log-probability of each trained token, in nats, in float32 or wider.
+        entropy_E: entropy of the distribution each was drawn from, in nats; differentiable too.
+    """
+
+    logprobs_E: Float[torch.Tensor, " E"]
+    entropy_E: Float[torch.Tensor, " E"]
+
+
+def logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, chunk: int = 256) -> Logprobs:
+    """Log-probabilities of the trained tokens under log softmax(logits / temperature).
+
+    The body runs once over the pack's distinct tokens; the head only at positions that predict a trained token,
+    `chunk` of them at a time, so that no logits of prompts are made and memory is bounded by chunk x V.
+
+    Runs under whatever gradient mode and autocast the caller set (`accelerator.autocast()` if accelerate holds the
+    model: its body is called, past the wrapper around the whole model's forward).
+
+    Args:
+        model: a causal language model on which `forward.prepare` was called, with or without adapters.
+        pack: on the model's device.
+        temperature: of sampling, > 0.
+        chunk: positions whose logits are held at once.
+
+    Raises:
+        ValueError: the model was not prepared, the pack is on another device or trains no token, or a bad argument.
+    """
+    if temperature <= 0 or chunk < 1:
+        raise ValueError(f"temperature is {temperature} and chunk {chunk}; both must be positive")
+    if len(pack.trained_E) == 0:
+        raise ValueError("no token of the pack was sampled: nothing to take a log-probability of")
+    whole = causal_lm(model)
+    if whole.config._attn_implementation not in [attention_name(engine) for engine in ENGINES]:
+        raise ValueError(f"{type(whole).__name__} cannot run on trees yet: call forward.prepare on it first")
+    body, head = split(model)
+    if pack.tokens_T.device != whole.device:
+        raise ValueError(f"the pack is on {pack.tokens_T.device}, the model on {whole.device}: use pack.to(...)")
+    hidden_T = body(**pack_arguments(pack)).last_hidden_state[0]
+    hidden_P = hidden_T.index_select(0, pack.predict_P)
+    order = torch.argsort(pack.slot_E, stable=True)
+    targets = Targets(pack.target_E[order], pack.slot_E[order])
+    sorted_E, entropy_P = head_logprobs(hidden_P, head, targets, temperature, chunk)
+    logprobs_E = torch.empty_like(sorted_E).index_copy(0, order, sorted_E)
+    return Logprobs(logprobs_E, entropy_P.index_select(0, pack.slot_E))

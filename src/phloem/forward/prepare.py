@@ -1,0 +1,146 @@
+"""Making a model fit for trees: attention set, dropout off, what cannot be served refused, and a numeric check.
+
+A tree merges tokens that several rollouts share, so everything between a row's tokens must be attention over
+position ids, and everything else must act on one token at a time. What is known to break this is refused by name;
+the numeric check stops on whatever else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from phloem.forward.attention import ENGINES, attention_name, windows_used
+from phloem.forward.features import CannotServe, declared_windows, refuse, silence
+from phloem.forward.logprobs import logprobs
+from phloem.forward.pack import pack
+from phloem.forward.rows import Row, logprobs_of_rows
+from phloem.forward.split import causal_lm
+from phloem.tree.rollout import Group, Segment
+from phloem.tree.trie import PrefixTree
+
+__all__ = ["check", "prepare"]
+
+# Largest difference of a log-probability, in nats, that rounding explains, by dtype of the weights. Models round
+# inside (norms, rotary tables) to float32 even when their weights are float64.
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 3e-4, torch.bfloat16: 0.25, torch.float16: 0.05}
+
+
+def prepare(
+    model: nn.Module, engine: Literal["auto", "dense", "paths"] = "auto", announce: Callable[[str], None] = print
+) -> str:
+    """Makes a causal language model ready for `forward.logprobs`; once for the model's life, before training.
+
+    Sets the attention back end (plain SDPA wherever no pack is given, so sampling is as before), and every dropout
+    except that of LoRA adapters to 0: rollouts that share a token cannot have masks of their own. Then `check`.
+
+    Args:
+        model: from transformers, possibly with peft adapters.
+        engine: `dense`, `paths`, or `auto`: `paths` on CPU, `dense` elsewhere.
+        announce: is told what was changed, one line at a time.
+
+    Returns:
+        The engine: `dense` or `paths`.
+
+    Raises:
+        CannotServe: a feature that the tree forward cannot serve, or the check found a difference.
+        ValueError: an unknown engine, or another one than the model already has.
+    """
+    if engine not in ("auto", *ENGINES):
+        raise ValueError(f"engine is {engine!r}; it must be auto, {' or '.join(ENGINES)}")
+    refuse(model)
+    whole = causal_lm(model)
+    before = whole.config._attn_implementation
+    taken = next((name for name in ENGINES if before == attention_name(name)), None)
+    if taken is not None and engine not in ("auto", taken):
+        raise ValueError(f"the model runs on {taken} and keeps it for its life: load it again for {engine}")
+    for line in silence(model):
+        announce(line)
+    if taken is not None:
+        return taken
+    chosen = engine if engine != "auto" else ("paths" if whole.device.type == "cpu" else "dense")
+    group = _group_of_check(whole.config.get_text_config().vocab_size)
+    with _evaluating(model):
+        expected = logprobs_of_rows(model, group)
+        whole.set_attn_implementation(attention_name(chosen))
+        try:
+            check(model, group, expected)
+        except BaseException:
+            whole.set_attn_implementation(before)
+            raise
+    return chosen
+
+
+def check(model: nn.Module, group: Group, expected: list[Row]) -> None:
+    """Compares a prepared model on the tree of `group` with the rows of the model as it came.
+
+    Raises:
+        CannotServe: they differ by more than rounding explains, with or without a pack; or layers did not ask for
+            the sliding windows that the configuration declares.
+    """
+    whole = causal_lm(model)
+    tree = PrefixTree.from_group(group)
+    packed = pack([tree]).to(whole.device)
+    found = logprobs(model, packed)
+    both_T = torch.zeros(2, len(tree), dtype=found.logprobs_E.dtype, device=whole.device)
+    both_T[:, packed.trained_E] = torch.stack([found.logprobs_E, found.entropy_E])
+    plain = logprobs_of_rows(model, group)
+    tolerance = TOLERANCE[whole.dtype]
+    for r, (row, again) in enumerate(zip(expected, plain, strict=True)):
+        wanted = torch.stack([row.logprobs_L, row.entropy_L])
+        differences = {
+            "on a tree": (both_T[:, torch.from_numpy(tree.row(r)).to(whole.device)] - wanted).abs().max().item(),
+            "without a pack": (torch.stack([again.logprobs_L, again.entropy_L]) - wanted).abs().max().item(),
+        }
+        for where, difference in differences.items():
+            if not difference <= tolerance:
+                raise CannotServe(
+                    f"{type(whole).__name__} {where} differs by {difference:.2g} nats from the row alone "
+                    f"(rounding explains {tolerance:g} in {whole.dtype}): something in it mixes tokens by other "
+                    "means than attention over position ids"
+                )
+    declared, used = declared_windows(whole.config.get_text_config()), windows_used(packed)
+    if declared != used:
+        raise CannotServe(f"{type(whole).__name__} declares sliding windows {declared}, but its layers use {used}")
+
+
+def _group_of_check(vocabulary: int) -> Group:
+    """A small tree with forks of uneven fan-out, a duplicate, a prefix of another and a fork with one child."""
+    draw = np.random.default_rng(0)
+
+    def ids(n: int) -> np.ndarray:
+        return draw.integers(0, vocabulary, n)
+
+    twin = ids(4)
+    return Group(
+        prompt=ids(5),
+        segments=(
+            Segment(ids(6)),
+            Segment(ids(3)),
+            Segment(ids(4)),
+            Segment(twin, parent=0),
+            Segment(twin.copy(), parent=0),
+            Segment(twin[:2].copy(), parent=0),
+            Segment(ids(5), parent=1),
+            Segment(ids(3), parent=6),
+            Segment(ids(2), parent=6),
+        ),
+    )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """No gradient and no dropout inside; every module's mode is as before after."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training

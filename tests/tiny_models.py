@@ -1,0 +1,116 @@
+"""Tiny random models of each served type, and the patches that make their float64 forward float64 throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+VOCABULARY = 61
+KINDS = ("llama", "llama-tied", "llama-bias", "mistral-window", "qwen2", "qwen2-window", "qwen3", "gpt2", "gemma3")
+
+_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "initializer_range": 0.2,
+}
+
+
+def tiny_model(kind: str, dtype: torch.dtype = torch.float32, seed: int = 0, **overrides: Any) -> PreTrainedModel:
+    """A model of two layers with random weights, large enough for attention to matter; `overrides` go to the config."""
+    torch.manual_seed(seed)
+    model = _build(kind, overrides)
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "ln_" in name or name.endswith("bias"):
+            parameter.data.add_(0.1 * torch.randn_like(parameter))
+    return model.to(dtype)
+
+
+def _build(kind: str, overrides: dict[str, Any]) -> PreTrainedModel:
+    shape = _SHAPE | overrides
+    if kind == "llama":
+        return LlamaForCausalLM(LlamaConfig(**shape))
+    if kind == "llama-tied":
+        return LlamaForCausalLM(LlamaConfig(**(shape | {"tie_word_embeddings": True})))
+    if kind == "llama-bias":
+        return LlamaForCausalLM(LlamaConfig(**shape, attention_bias=True, mlp_bias=True))
+    if kind == "mistral-window":
+        return MistralForCausalLM(MistralConfig(**({"sliding_window": 5} | shape)))
+    if kind == "qwen2":
+        return Qwen2ForCausalLM(Qwen2Config(**shape))
+    if kind == "qwen2-window":
+        return Qwen2ForCausalLM(Qwen2Config(**shape, use_sliding_window=True, sliding_window=6, max_window_layers=1))
+    if kind == "qwen3":
+        return Qwen3ForCausalLM(Qwen3Config(**shape, head_dim=16))
+    if kind == "gpt2":
+        names = {
+            "hidden_size": "n_embd",
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "max_position_embeddings": "n_positions",
+            "intermediate_size": "n_inner",
+        }
+        renamed = {names.get(key, key): value for key, value in shape.items() if key != "num_key_value_heads"}
+        return GPT2LMHeadModel(GPT2Config(**(renamed | {"tie_word_embeddings": True} | overrides)))
+    if kind == "gemma3":
+        layers = ["sliding_attention", "full_attention"]
+        own = {"head_dim": 16, "sliding_window": 4, "layer_types": layers, "query_pre_attn_scalar": 16}
+        return Gemma3ForCausalLM(Gemma3TextConfig(**(own | shape)))
+    raise ValueError(f"no tiny model of kind {kind!r}")
+
+
+@contextmanager
+def float64_throughout() -> Iterator[None]:
+    """Inside, the float32 up-casts of models (norms, rotary tables, eager softmax) are float64.
+
+    A model casts by `x.float()`, `x.to(torch.float32)` or `softmax(..., dtype=torch.float32)`; on a float64 tensor
+    that narrows, and limits agreement to 1e-7 whatever the weights.
+    """
+    tensor_float, tensor_to, softmax = torch.Tensor.float, torch.Tensor.to, torch.nn.functional.softmax
+
+    def widened(value: Any) -> Any:
+        return torch.float64 if value is torch.float32 else value
+
+    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self.is_floating_point() or kwargs.get("dtype") is torch.float32 or torch.float32 in args:
+            args = tuple(widened(a) for a in args)
+            kwargs = {key: widened(value) for key, value in kwargs.items()}
+        return tensor_to(self, *args, **kwargs)
+
+    def wide_softmax(input: torch.Tensor, dim: int | None = None, dtype: Any = None, **kwargs: Any) -> torch.Tensor:
+        return softmax(input, dim=dim, dtype=widened(dtype), **kwargs)
+
+    torch.Tensor.float = lambda self, *a, **k: tensor_to(self, torch.float64)  # type: ignore[method-assign]
+    torch.Tensor.to = to  # type: ignore[method-assign]
+    torch.nn.functional.softmax = wide_softmax
+    try:
+        yield
+    finally:
+        torch.Tensor.float, torch.Tensor.to = tensor_float, tensor_to  # type: ignore[method-assign]
+        torch.nn.functional.softmax = softmax
