@@ -1,8 +1,8 @@
 """Rewards on places in a picture: overlap of boxes, distance of points.
 
-A box is [x1, y1, x2, y2] with x1 < x2 and y1 < y2, a point [x, y], in the units of the gold answer. Completions give them
-as JSON-like lists inside the answer; text around the lists is ignored. Gold answers are lists of numbers, or lists of
-such lists, or the JSON text of one.
+A box is [x1, y1, x2, y2] with x1 < x2 and y1 < y2, a point [x, y], in the units of the gold answer. Completions give
+them as JSON-like lists inside the answer; text around the lists is ignored. Gold answers are lists of numbers, or lists
+of such lists, or the JSON text of one.
 """
 
 from __future__ import annotations
@@ -91,11 +91,8 @@ class BoxOverlap:
             return Verdict.no_answer("no box [x1, y1, x2, y2] with x1 < x2 and y1 < y2", extracted=text, gold=str(gold))
         overlap = matched_iou(boxes, gold)
         reward = overlap if self.threshold is None else float(overlap >= self.threshold)
-        full = reward >= 1 - 1e-9
-        make = Verdict.right if full else Verdict.wrong
-        return make(
-            text, reward=1.0 if full else reward, parsed=str(boxes), gold=str(gold), detail=f"IoU {overlap:.4f}"
-        )
+        make, reward = (Verdict.right, 1.0) if reward >= 1 - 1e-9 else (Verdict.wrong, reward)
+        return make(text, reward=reward, parsed=str(boxes), gold=str(gold), detail=f"IoU {overlap:.4f}")
 
 
 @dataclass(frozen=True)

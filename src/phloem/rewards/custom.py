@@ -6,9 +6,9 @@ A function is called by the names of its parameters:
 - `completions`, `answers`, `rows`: the whole batch, returning one value per completion.
 
 It takes any of the three of one kind, and `**kwargs` takes the rest. `completion` is the text the policy wrote, never
-the prompt with it; `answer` and `row` are the gold answer and the data row. Either kind may be `async`: single calls are
-then awaited together. A value is a finite number, None (not scored) or a `Verdict`. A function that raises faults the
-completions of that call, unscored and counted; any other value stops the run with an error that names it.
+the prompt with it; `answer` and `row` are the gold answer and the data row. Either kind may be `async`: single calls
+are then awaited together. A value is a finite number, None (not scored) or a `Verdict`. A function that raises faults
+the completions of that call, unscored and counted; any other value stops the run with an error that names it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BATCH = ("completions", "answers", "rows")
 
 
 def load(spec: str) -> UserReward:
-    """The function a spec names. Raises RewardError: no such file, module or function, or a signature it cannot serve."""
+    """The function a spec names. Raises RewardError: no such file, module or function; unusable parameters."""
     return UserReward(_find(spec), name=spec)
 
 
@@ -105,9 +105,7 @@ class UserReward:
         if self._batch:
             outcomes = self._call_batch(len(completions), dict(zip(BATCH, map(list, columns), strict=True)))
         else:
-            outcomes = self._call_each(
-                [dict(zip(SINGLE, values, strict=True)) for values in zip(*columns, strict=True)]
-            )
+            outcomes = self._call_each([dict(zip(SINGLE, each, strict=True)) for each in zip(*columns, strict=True)])
         return outcomes_to_verdicts(outcomes, self.name)
 
     def _call_batch(self, size: int, given: dict[str, Any]) -> list[Any]:

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from phloem.kinds import PhloemError
+
 __all__ = ["RewardError", "Status", "Verdict", "tally", "to_verdict"]
 
 
-class RewardError(ValueError):
+class RewardError(PhloemError, ValueError):
     """A reward that is not a finite number or None, a wrong number of rewards, or a reward that cannot be loaded.
 
     `index` is the place of the completion in its batch, where there is one to blame.

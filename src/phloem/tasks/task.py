@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from phloem.kinds import PhloemError
 from phloem.rewards.compose import BatchReward, Reward, score_all
 from phloem.rewards.verdict import RewardError, Status, Verdict
 
@@ -20,7 +21,7 @@ THOUGHTLESS = "<think>\n</think>\n<answer>{answer}</answer>"
 """How a gold answer is written when it is scored against itself."""
 
 
-class TaskError(ValueError):
+class TaskError(PhloemError, ValueError):
     """Data or arguments a task cannot be built from; the message names them and the remedy."""
 
 
