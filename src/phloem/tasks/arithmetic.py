@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Literal, get_args
 
 from phloem.rewards.simple import Number
 from phloem.tasks.generated import Family, Problem, build
-from phloem.tasks.task import ExampleTask, TaskError
+from phloem.tasks.task import ExampleTask, Setup, TaskError
 
 __all__ = ["larger", "max_of_4", "products", "sums"]
 
-STYLES = ("plan", "partial", "mixed")
+DEFAULT = Setup()
+Style = Literal["plan", "partial", "mixed"]
 
 
-def sums(*, digits: int = 2, style: str = "plan", **build_args: Any) -> ExampleTask:
+def sums(setup: Setup = DEFAULT, *, digits: int = 2, style: Style = "plan") -> ExampleTask:
     """What is 47 + 38? Two numbers of `digits` digits; 8,100 ordered pairs at 2.
 
     `style` of the demonstrations' thoughts: `plan` names the sums by place ("40 + 30 and 7 + 8"), `partial` also gives
@@ -28,10 +29,10 @@ def sums(*, digits: int = 2, style: str = "plan", **build_args: Any) -> ExampleT
         thoughts = _thoughts(style, terms, "+")
         return Problem(f"sum {min(a, b)} {max(a, b)}", f"What is {a} + {b}?", str(a + b), thoughts, {"a": a, "b": b})
 
-    return build(Family("sums", draw, Number()), **build_args)
+    return build(Family("sums", draw, Number()), setup)
 
 
-def products(*, digits: int = 2, style: str = "plan", **build_args: Any) -> ExampleTask:
+def products(setup: Setup = DEFAULT, *, digits: int = 2, style: Style = "plan") -> ExampleTask:
     """What is 47 * 6? A number of `digits` digits times one of 2 to 9; `style` as for sums."""
     _check(digits=digits, style=style)
 
@@ -40,10 +41,10 @@ def products(*, digits: int = 2, style: str = "plan", **build_args: Any) -> Exam
         thoughts = _thoughts(style, [(x, b, x * b) for x in _places(a, digits)], "*")
         return Problem(f"product {a} {b}", f"What is {a} * {b}?", str(a * b), thoughts, {"a": a, "b": b})
 
-    return build(Family("products", draw, Number(), held_out_every=2), **build_args)
+    return build(Family("products", draw, Number(), held_out_every=2), setup)
 
 
-def larger(*, digits: int = 2, **build_args: Any) -> ExampleTask:
+def larger(setup: Setup = DEFAULT, *, digits: int = 2) -> ExampleTask:
     """Which is larger, 47 or 38? Two different numbers of `digits` digits."""
     _check(digits=digits)
 
@@ -57,10 +58,10 @@ def larger(*, digits: int = 2, **build_args: Any) -> ExampleTask:
         question = f"Which is larger, {a} or {b}?"
         return Problem(f"larger {min(a, b)} {max(a, b)}", question, str(max(a, b)), thoughts, {"a": a, "b": b})
 
-    return build(Family("larger", draw, Number()), **build_args)
+    return build(Family("larger", draw, Number()), setup)
 
 
-def max_of_4(*, digits: int = 2, **build_args: Any) -> ExampleTask:
+def max_of_4(setup: Setup = DEFAULT, *, digits: int = 2) -> ExampleTask:
     """Which is the largest of 12, 45, 33, 80? Four different numbers of `digits` digits."""
     _check(digits=digits)
 
@@ -74,14 +75,14 @@ def max_of_4(*, digits: int = 2, **build_args: Any) -> ExampleTask:
             key, f"Which is the largest of {listed}?", str(max(numbers)), thoughts, {"numbers": tuple(numbers)}
         )
 
-    return build(Family("max-of-4", draw, Number()), **build_args)
+    return build(Family("max-of-4", draw, Number()), setup)
 
 
-def _check(*, digits: int, style: str = "plan") -> None:
+def _check(*, digits: int, style: Style = "plan") -> None:
     if not 1 <= digits <= 9:
         raise TaskError(f"digits is {digits}; it must be between 1 and 9")
-    if style not in STYLES:
-        raise TaskError(f"style is {style!r}; it must be one of {', '.join(STYLES)}")
+    if style not in get_args(Style):
+        raise TaskError(f"style is {style!r}; it must be one of {', '.join(get_args(Style))}")
 
 
 def _operand(rng: random.Random, digits: int) -> int:

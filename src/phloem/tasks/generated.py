@@ -19,15 +19,16 @@ from typing import Any
 
 from phloem.rewards.compose import Gate, Reward
 from phloem.rewards.format import Format
-from phloem.tasks.task import Example, ExampleTask, Prompt, TaskError
+from phloem.tasks.task import Example, ExampleTask, Setup, TaskError
 
-__all__ = ["INSTRUCTION", "Family", "Problem", "build"]
+__all__ = ["Family", "Problem", "build"]
 
-INSTRUCTION = "Think inside <think> tags, then answer inside <answer> tags."
 DEFAULT_TRAIN_SIZE = 4096
 DEMONSTRATIONS = 2
 """Per training problem, of different wording where the family has as many."""
 _HELD_OUT_SEED = 20240229
+_PATIENCE = 20_000
+"""Draws in a row without a new problem after which hardly any are left."""
 
 
 @dataclass(frozen=True)
@@ -53,67 +54,55 @@ class Family:
     """One problem in this many is held out."""
 
 
-def build(
-    family: Family,
-    *,
-    seed: int = 0,
-    train_size: int | None = None,
-    held_out_size: int = 256,
-    instruction: str = INSTRUCTION,
-    instruction_role: str = "system",
-) -> ExampleTask:
-    """The task of a family: `train_size` distinct training problems (None: up to 4,096) and `held_out_size` others.
+def build(family: Family, setup: Setup) -> ExampleTask:
+    """The task of a family: distinct training problems (`setup.train_size`, None: up to 4,096) and held-out ones.
 
-    `instruction` asks for the format, as the system message or at the end of the question (for chat templates without a
-    system role). Raises TaskError where the family does not have as many problems.
+    Raises TaskError where the family does not have as many problems as asked for.
     """
-    if instruction_role not in ("system", "user"):
-        raise TaskError(f"instruction_role is {instruction_role!r}; it must be 'system' or 'user'")
-    held_out = _distinct(family, random.Random(_HELD_OUT_SEED), held_out_size, held_out=True)
-    if len(held_out) < held_out_size:
-        raise TaskError(
-            f"task {family.name} has {len(held_out)} held-out problems, fewer than held_out_size {held_out_size}: "
-            "lower task.held_out_size, or make the problems larger through task.args"
-        )
-    rng = random.Random(f"{family.name} {seed}")
-    train = _distinct(family, rng, train_size or DEFAULT_TRAIN_SIZE, held_out=False)
-    if train_size is not None and len(train) < train_size:
-        raise TaskError(
-            f"task {family.name} has {len(train)} training problems, fewer than train_size {train_size}: "
-            "lower task.train_size, or make the problems larger through task.args"
-        )
-
-    def example(index: int, problem: Problem, split: str) -> Example:
-        thoughts = _some(problem.thoughts, f"{seed} {problem.question}") if split == "train" else ()
-        demonstrations = tuple(f"<think>{thought}</think><answer>{problem.answer}</answer>" for thought in thoughts)
-        prompt = _prompt(problem.question, instruction, instruction_role)
-        return Example(f"{family.name}-{split}-{index}", prompt, problem.answer, problem.row, demonstrations)
-
+    held_out = _distinct(family, random.Random(_HELD_OUT_SEED), setup.held_out_size, held_out=True)
+    _require(family.name, "held_out_size", len(held_out), setup.held_out_size)
+    train_size = DEFAULT_TRAIN_SIZE if setup.train_size is None else setup.train_size
+    train = _distinct(family, random.Random(f"{family.name} {setup.seed}"), train_size, held_out=False)
+    _require(family.name, "train_size", len(train), setup.train_size or 1)
     return ExampleTask(
         name=family.name,
-        train=[example(i, problem, "train") for i, problem in enumerate(train)],
-        held_out=[example(i, problem, "held-out") for i, problem in enumerate(held_out)],
+        train=[
+            Example(
+                f"{family.name}-train-{index}",
+                setup.prompt(problem.question),
+                problem.answer,
+                problem.row,
+                _demonstrations(problem, setup.seed),
+            )
+            for index, problem in enumerate(train)
+        ],
+        held_out=[
+            Example(f"{family.name}-held-out-{index}", setup.prompt(problem.question), problem.answer, problem.row)
+            for index, problem in enumerate(held_out)
+        ],
         reward=Gate(Format(), family.reward),
     )
 
 
-def _some(thoughts: tuple[str, ...], seed: str) -> list[str]:
-    return random.Random(seed).sample(thoughts, min(DEMONSTRATIONS, len(thoughts)))
+def _require(name: str, setting: str, found: int, wanted: int) -> None:
+    if found < wanted:
+        raise TaskError(
+            f"task {name} has about {found} such problems, fewer than task.{setting} {wanted}: "
+            f"lower task.{setting}, or make the problems larger through task.args"
+        )
 
 
-def _prompt(question: str, instruction: str, role: str) -> Prompt:
-    if not instruction:
-        return question
-    if role == "user":
-        return f"{question} {instruction}"
-    return ({"role": "system", "content": instruction}, {"role": "user", "content": question})
+def _demonstrations(problem: Problem, seed: int) -> tuple[str, ...]:
+    rng = random.Random(f"{seed} {problem.question}")
+    thoughts = rng.sample(problem.thoughts, min(DEMONSTRATIONS, len(problem.thoughts)))
+    return tuple(f"<think>{thought}</think><answer>{problem.answer}</answer>" for thought in thoughts)
 
 
 def _distinct(family: Family, rng: random.Random, size: int, *, held_out: bool) -> list[Problem]:
     """Up to `size` problems with different questions from one side of the split, in drawing order."""
     found: dict[str, Problem] = {}
     misses = 0
-    while len(found) < size and misses < 20_000:  # so many in a row: hardly any are left
+    while len(found) < size and misses < _PATIENCE:
         problem = family.draw(rng)
         if _is_held_out(problem.key, family.held_out_every) == held_out and problem.question not in found:
             found[problem.question] = problem

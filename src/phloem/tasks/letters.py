@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from phloem.rewards.simple import Exact, Number
 from phloem.tasks.generated import Family, Problem, build
-from phloem.tasks.task import ExampleTask, TaskError
+from phloem.tasks.task import ExampleTask, Setup, TaskError
 
 __all__ = ["first_letter", "last_word", "letter_count"]
 
+DEFAULT = Setup()
 _WORDS = """
 apple arrow autumn badge banana basket beach bell bird blanket boat bottle bread bridge bucket butter button cabin
 camel candle carpet castle cheese cherry circle clock cloud coffee copper corner cotton crown dance desert dinner
@@ -26,7 +26,7 @@ yellow zebra
 WORDS = _WORDS.split()
 
 
-def first_letter(*, words: int = 2, **build_args: Any) -> ExampleTask:
+def first_letter(setup: Setup = DEFAULT, *, words: int = 2) -> ExampleTask:
     """What is the first letter of 'green apple'? `words` common words."""
     _check(words)
 
@@ -36,10 +36,10 @@ def first_letter(*, words: int = 2, **build_args: Any) -> ExampleTask:
         thoughts = (f"it starts with the word {start}", f"look at {start}")
         return Problem(f"first {phrase}", f"What is the first letter of '{phrase}'?", phrase[0], thoughts)
 
-    return build(Family("first-letter", draw, Exact(ignore_case=True)), **build_args)
+    return build(Family("first-letter", draw, Exact(ignore_case=True)), setup)
 
 
-def last_word(*, words: int = 4, **build_args: Any) -> ExampleTask:
+def last_word(setup: Setup = DEFAULT, *, words: int = 4) -> ExampleTask:
     """What is the last word of: cat, dog, sun, tea? `words` common words."""
     _check(words)
 
@@ -49,10 +49,10 @@ def last_word(*, words: int = 4, **build_args: Any) -> ExampleTask:
         thoughts = (f"the list has {words} words, take word {words}", f"it starts with {chosen[0]} and ends later")
         return Problem(f"last {listed}", f"What is the last word of: {listed}?", chosen[-1], thoughts)
 
-    return build(Family("last-word", draw, Exact(ignore_case=True)), **build_args)
+    return build(Family("last-word", draw, Exact(ignore_case=True)), setup)
 
 
-def letter_count(*, words: int = 3, **build_args: Any) -> ExampleTask:
+def letter_count(setup: Setup = DEFAULT, *, words: int = 3) -> ExampleTask:
     """How many letters 'e' are in 'green apple tree'? The letter is in the phrase at least once.
 
     The constant answer 1 is right often: compare every curve with `constant_baseline()`.
@@ -68,7 +68,7 @@ def letter_count(*, words: int = 3, **build_args: Any) -> ExampleTask:
         question = f"How many letters '{letter}' are in '{phrase}'?"
         return Problem(f"count {letter} {' '.join(sorted(chosen))}", question, str(phrase.count(letter)), thoughts)
 
-    return build(Family("letter-count", draw, Number()), **build_args)
+    return build(Family("letter-count", draw, Number()), setup)
 
 
 def _check(words: int) -> None:

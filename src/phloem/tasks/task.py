@@ -6,19 +6,22 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from phloem.kinds import PhloemError
 from phloem.rewards.compose import BatchReward, Reward, score_all
 from phloem.rewards.verdict import RewardError, Status, Verdict
 
-__all__ = ["Baseline", "Example", "ExampleTask", "GoldFailure", "GoldReport", "Prompt", "Task", "TaskError"]
+__all__ = ["Baseline", "Example", "ExampleTask", "GoldFailure", "GoldReport", "Prompt", "Setup", "Task", "TaskError"]
 
 Prompt = str | tuple[Mapping[str, str], ...]
 """A user's text, or messages {"role", "content"} for the chat template."""
 
 THOUGHTLESS = "<think>\n</think>\n<answer>{answer}</answer>"
 """How a gold answer is written when it is scored against itself."""
+
+
+INSTRUCTION = "Think inside <think> tags, then answer inside <answer> tags."
 
 
 class TaskError(PhloemError, ValueError):
@@ -34,6 +37,28 @@ class Example:
     answer: Any
     row: Mapping[str, Any] = field(default_factory=dict)
     demonstrations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every built-in task can be told: the seed of its training examples, sizes, how the format is asked for.
+
+    `instruction` is a system message, or the end of the user's (`instruction_role` "user", for chat templates without a
+    system role); empty: not asked for.
+    """
+
+    seed: int = 0
+    train_size: int | None = None
+    held_out_size: int = 256
+    instruction: str = INSTRUCTION
+    instruction_role: Literal["system", "user"] = "system"
+
+    def prompt(self, question: str) -> Prompt:
+        if not self.instruction:
+            return question
+        if self.instruction_role == "user":
+            return f"{question} {self.instruction}"
+        return ({"role": "system", "content": self.instruction}, {"role": "user", "content": question})
 
 
 @dataclass(frozen=True)
