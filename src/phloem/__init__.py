@@ -1,3 +1,58 @@
-"""Reinforcement learning with verifiable rewards for language models, on prefix trees."""
+"""Reinforcement learning with verifiable rewards for language models, on prefix trees.
+
+The settings of a run are at hand here; everything else is one import further, by the name of its part:
+`phloem.tree`, `phloem.credit`, `phloem.train` and so on, loaded when first used. Importing `phloem` loads no torch.
+"""
+
+from importlib import import_module
+from types import ModuleType
 
 __version__ = "0.1.0"
+
+from phloem import presets
+from phloem.config import (
+    ColdStartConfig,
+    CreditConfig,
+    EvaluationConfig,
+    LoraConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    SampleConfig,
+    TaskConfig,
+    TrainConfig,
+)
+from phloem.kinds import ConfigError, PhloemError
+from phloem.settings import load_config, to_yaml
+
+__all__ = [
+    "ColdStartConfig",
+    "ConfigError",
+    "CreditConfig",
+    "EvaluationConfig",
+    "LoraConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "PhloemError",
+    "RunConfig",
+    "SampleConfig",
+    "TaskConfig",
+    "TrainConfig",
+    "load_config",
+    "presets",
+    "to_yaml",
+]
+
+_PARTS = frozenset(
+    {"analysis", "credit", "evaluate", "forward", "loss", "models", "rewards", "sample", "tasks", "train", "tree"}
+)
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _PARTS:
+        return import_module(f"phloem.{name}")
+    raise AttributeError(f"module 'phloem' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PARTS})
