@@ -49,20 +49,23 @@ def cut(tree: PrefixTree, window: int | None = None) -> list[Block]:
     found by dynamic programming, first to last.
     """
     places = _places(tree)
-    above = np.minimum(tree.depth_T, len(tree) if window is None else window - 1)
+    depth = tree.depth_T[places[:-1]]
     best = np.zeros(len(places))
     came_from = np.zeros(len(places), dtype=np.int64)
+    above: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
     for j in range(1, len(places)):
         sizes = places[j] - places[:j]
-        costs = best[:j] + sizes * (above[places[:j]] + sizes) + CALL_COST
+        above.append(_length_above(depth[:j], window))
+        costs = best[:j] + sizes * (above[j] + sizes) + CALL_COST
         came_from[j] = np.argmin(costs)
         best[j] = costs[came_from[j]]
     blocks: list[Block] = []
     j = len(places) - 1
     while j > 0:
-        start, stop = int(places[came_from[j]]), int(places[j])
-        blocks.append(Block(start, stop, _above(tree, start, int(above[start]))))
-        j = int(came_from[j])
+        i = int(came_from[j])
+        start, stop = int(places[i]), int(places[j])
+        blocks.append(Block(start, stop, _above(tree, start, int(above[j][i]))))
+        j = i
     return blocks[::-1]
 
 
@@ -82,6 +85,17 @@ def _places(tree: PrefixTree) -> Int64[np.ndarray, " m"]:
     """Where the tree may be cut, 0 and its end included."""
     inside = [np.arange(a, b, RUN) for a, b in zip(tree.node_start[:-1], tree.node_start[1:], strict=True)]
     return np.append(np.unique(np.concatenate(inside)), len(tree))
+
+
+def _length_above(depth: Int64[np.ndarray, " j"], window: int | None) -> Int64[np.ndarray, " j"]:
+    """How many tokens above its first one a block needs, for each place it may start at; `depth` is the places'.
+
+    With a window that is decided by the block's shallowest token, which may come after a fork higher up.
+    """
+    if window is None:
+        return depth
+    shallowest = np.minimum.accumulate(depth[::-1])[::-1]
+    return depth - np.maximum(shallowest - window + 1, 0)
 
 
 def _above(tree: PrefixTree, token: int, length: int) -> tuple[tuple[int, int], ...]:
