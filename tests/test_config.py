@@ -204,7 +204,7 @@ def other_value(name: str) -> tuple[Any, Any]:
     if get_origin(kind) is dict:
         return {"digits": 3}, {"largest": "9"}
     if kind is bool:
-        return not default, default
+        return not default, bool(default)
     if kind is int:
         return (default or 1) + 1, (default or 1) + 2
     return ("one", "two") if kind is str else (0.25, 0.125)
