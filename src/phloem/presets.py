@@ -10,7 +10,21 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
-__all__ = ["PRESETS", "Baseline", "Normaliser", "Preset", "Rule", "Scale", "Share", "Unit", "get", "names"]
+from phloem.config import ConfigError, CreditConfig
+
+__all__ = [
+    "PRESETS",
+    "Baseline",
+    "Normaliser",
+    "Preset",
+    "Rule",
+    "Scale",
+    "Share",
+    "Unit",
+    "from_config",
+    "get",
+    "names",
+]
 
 Unit = Literal["rollout", "segment"]
 Baseline = Literal["group", "level", "siblings", "parent", "leave-one-out", "none"]
@@ -184,6 +198,22 @@ def get(name: str, **changes: Any) -> Rule:
     for field in changes:
         _known(field, [f.name for f in fields(Rule)], "field of a rule")
     return replace(PRESETS[name].rule, **changes)
+
+
+def from_config(config: CreditConfig, max_completion_tokens: int) -> Rule:
+    """The rule a run's settings ask for: the preset, and every field that is set.
+
+    Raises:
+        ConfigError: an unknown preset, a value outside the rule space.
+    """
+    changes = {f.name: getattr(config, f.name, None) for f in fields(Rule)}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if config.clip is False:
+        changes |= {"clip_low": None, "clip_high": None}
+    try:
+        return get(config.preset, **{"max_completion_tokens": max_completion_tokens, **changes})
+    except ValueError as error:
+        raise ConfigError(f"credit: {error}") from error
 
 
 def _known(name: str, options: Any, what: str) -> None:

@@ -1,0 +1,5 @@
+"""The training loop."""
+
+from phloem.train.loop import RunResult, TrainError, train
+
+__all__ = ["RunResult", "TrainError", "train"]

@@ -1,0 +1,289 @@
+"""Training, from settings to a trained policy: sample, reward, tree, credit, backward, step.
+
+Reads from top to bottom. What a rule does to credit is data (`phloem.presets`); nothing here knows one by name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import set_seed
+from transformers import get_scheduler
+
+from phloem import presets, tasks
+from phloem.config import ConfigError, TrainConfig
+from phloem.evaluate.held_out import Gain, HeldOut, paired_gain
+from phloem.kinds import PhloemError
+from phloem.loss import LossSums
+from phloem.rewards.verdict import Verdict
+from phloem.sample import ForkPlan, HFSampler, Sampler
+from phloem.tasks.task import Example, Task
+from phloem.train.cold_start import cold_start, demonstration_rows
+from phloem.train.evaluation import Evaluator
+from phloem.train.folder import RunFolder, group_record
+from phloem.train.metrics import ClippedAlarm, step_metrics
+from phloem.train.policy import Policy
+from phloem.train.report import report
+from phloem.train.step import Batch, Objective, Reference, make_batch, update
+from phloem.train.view import View
+from phloem.tree import Group
+
+__all__ = ["RunResult", "TrainError", "train"]
+
+TRAINING, HELD_OUT = 0, 1
+"""First part of a sampler's key: rollouts of training and of evaluation never share random numbers."""
+
+
+class TrainError(PhloemError):
+    """Training cannot go on, or changed nothing; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run leaves behind.
+
+    Attributes:
+        folder: the run folder.
+        steps: training steps taken.
+        before, after: held-out evaluations; None where evaluation.prompts is 0.
+        gain: of `after` over `before`, paired by prompt.
+        constant_baseline: mean held-out reward of always giving the commonest gold answer.
+        model, tokenizer: the trained policy.
+    """
+
+    folder: Path
+    steps: int
+    before: HeldOut | None
+    after: HeldOut | None
+    gain: Gain | None
+    constant_baseline: float | None
+    model: Any
+    tokenizer: Any
+
+
+def train(config: TrainConfig, task: Task | None = None) -> RunResult:
+    """Trains a policy as the settings say and fills a run folder.
+
+    Args:
+        config: the settings.
+        task: prompts, answers and rewards; None: the one that `config.task` names.
+
+    Raises:
+        ConfigError: settings that cannot be honoured; before a model loads wherever that can be known.
+        PhloemError: a model, data set or reward that cannot be used, or a run that trained nothing.
+    """
+    rule = presets.from_config(config.credit, config.sample.max_completion_tokens)
+    objective = Objective(rule, config.sample.temperature, config.credit.dual_clip, config.credit.entropy)
+    task = tasks.get(config.task, config.run.seed) if task is None else task
+    _check(task, config)
+    folder, view = RunFolder(config), View(config.run.view)
+    try:
+        view.say(f"run folder {folder.path}")
+        _set_up_process(config)
+        policy = Policy.load(config, view.say)
+        view.say(
+            f"{config.model.path}: {sum(p.numel() for p in policy.trained):,} trained parameters on "
+            f"{policy.accelerator.device}, tree attention {policy.engine!r}"
+        )
+        _cold_start(policy, task, folder, view)
+        trainer = _Trainer(policy, task, objective, folder, view)
+        before = trainer.evaluate(0, config.evaluation.prompts, "held-out before")
+        trainer.run()
+        after = trainer.evaluate(config.optim.steps, config.evaluation.prompts, "held-out after")
+        if config.run.save_model:
+            policy.save(folder.path / "model")
+        result = RunResult(
+            folder=folder.path,
+            steps=config.optim.steps,
+            before=before,
+            after=after,
+            gain=paired_gain(before, after) if before is not None and after is not None else None,
+            constant_baseline=task.constant_baseline().reward if task.held_out else None,
+            model=policy.model,
+            tokenizer=policy.tokenizer,
+        )
+        view.close()
+        report(result, config, folder, view)
+        return result
+    finally:
+        view.close()
+        folder.close()
+
+
+def _check(task: Task, config: TrainConfig) -> None:
+    """What can be known to be impossible before a model loads."""
+    have, need = len(task.train), config.optim.prompts_per_step
+    if have < need:
+        raise ConfigError(
+            f"task {task.name} has {have} training examples and optim.prompts_per_step is {need}: lower it, or give "
+            "the task more data"
+        )
+    if len(task.held_out) < config.evaluation.prompts:
+        raise ConfigError(
+            f"task {task.name} has {len(task.held_out)} held-out examples and evaluation.prompts is "
+            f"{config.evaluation.prompts}: lower it (0: no evaluation), or raise task.held_out_size"
+        )
+    if config.cold_start.steps and not any(example.demonstrations for example in task.train):
+        raise ConfigError(
+            f"cold_start.steps is {config.cold_start.steps} and task {task.name} has no demonstrations: set it to 0"
+        )
+
+
+def _set_up_process(config: TrainConfig) -> None:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    set_seed(config.run.seed)
+
+
+def _cold_start(policy: Policy, task: Task, folder: RunFolder, view: View) -> None:
+    config = policy.config.cold_start
+    if not config.steps:
+        return
+    rows = demonstration_rows(task.train, policy.prompt_ids, policy.demonstration_ids)
+    view.phase("cold start", config.steps)
+    losses = cold_start(policy.model, rows, config, policy.accelerator, policy.config.run.seed)
+    for step, loss in enumerate(losses, start=1):
+        folder.metrics({"kind": "cold_start", "step": step, "loss": loss})
+        view.advance(step, f"loss {loss:.3f}")
+    policy.model.eval()
+
+
+class _Trainer:
+    """The policy with its optimiser, sampler and logs; `run` takes all steps."""
+
+    def __init__(self, policy: Policy, task: Task, objective: Objective, folder: RunFolder, view: View) -> None:
+        config = policy.config
+        self.policy, self.task, self.objective, self.config = policy, task, objective, config
+        self.folder, self.view = folder, view
+        self.sampler: Sampler = HFSampler(
+            policy.model, policy.tokenizer, config.sample, eos_ids=policy.end_ids, seed=config.run.seed
+        )
+        self.evaluate = Evaluator(policy, task, self.sampler, folder, view, HELD_OUT)
+        self.reference = Reference(policy.model) if objective.rule.beta > 0 else None
+        optimiser = torch.optim.AdamW(
+            policy.trained, lr=config.optim.lr, betas=config.optim.betas, weight_decay=config.optim.weight_decay
+        )
+        updates = config.optim.steps * config.optim.updates_per_step
+        schedule = get_scheduler(config.optim.schedule, optimiser, config.optim.warmup_steps, updates)
+        self.optimiser, self.schedule = policy.accelerator.prepare(optimiser, schedule)
+
+    def run(self) -> None:
+        """Takes `optim.steps` steps; evaluates and keeps the best policy in between, if asked to."""
+        every, steps = self.config.evaluation.every, self.config.optim.steps
+        start, best = self.policy.fingerprint(), float("-inf")
+        alarm = ClippedAlarm(self.config)
+        self.view.phase("training", steps)
+        for step, examples in enumerate(_batches(self.task.train, self.config), start=1):
+            record = self.step(step, examples)
+            self.folder.metrics(record)
+            self.view.step(step, record)
+            if message := alarm(record):
+                if self.config.run.clipped_alarm_stop:
+                    raise TrainError(message)
+                self.view.say(f"WARNING: {message}")
+            if every and step % every == 0 and step < steps:
+                found = self.evaluate(step, self.config.evaluation.prompts_between, "held-out")
+                if found is not None and found.mean > best:
+                    best = found.mean
+                    self.policy.save(self.folder.path / "best")
+                self.view.phase("training", steps, done=step)
+        if self.policy.fingerprint() == start:
+            raise TrainError(
+                f"{steps} steps changed no weight: no group had a spread of rewards, or the learning rate "
+                f"({self.config.optim.lr}) is too small for {self.config.model.dtype} weights; see metrics.jsonl"
+            )
+
+    def step(self, step: int, examples: Sequence[Example]) -> dict[str, Any]:
+        """One training step: sample, reward, tree, credit, backward, update. Returns its metrics."""
+        clock = _Clock()
+        keys = [(TRAINING, step, i) for i in range(len(examples))]
+        prompts = [self.policy.prompt_ids(example) for example in examples]
+        groups = self.sampler.sample(prompts, ForkPlan.from_config(self.config.sample), keys)
+        clock.lap("sample")
+
+        verdicts = self._score(groups, examples)
+        groups = [g.with_rewards([v.reward for v in own]) for g, own in zip(groups, verdicts, strict=True)]
+        clock.lap("reward")
+
+        device = self.policy.accelerator.device
+        batch = make_batch(groups, self.objective, self.config.optim.pack_tokens, device)
+        batch, sums, norms = self._update(batch, step)
+        clock.lap("update")
+
+        described = zip(examples, groups, batch.credits, verdicts, strict=True)
+        self.folder.rollouts([group_record(step, e, g, c, v, self.policy.raw_text) for e, g, c, v in described])
+        figures = step_metrics(groups, verdicts, batch, sums, norms)
+        return {"kind": "train", "step": step, **figures, "lr": self.schedule.get_last_lr()[0], **clock.seconds()}
+
+    def _score(self, groups: Sequence[Group], examples: Sequence[Example]) -> list[list[Verdict]]:
+        """One verdict per rollout of each group."""
+        texts = [self.policy.text(g.completion(r)) for g in groups for r in range(g.group_size)]
+        owners = [e for e, g in zip(examples, groups, strict=True) for _ in range(g.group_size)]
+        verdicts = iter(self.task.score(texts, owners))
+        return [[next(verdicts) for _ in range(g.group_size)] for g in groups]
+
+    def _update(self, batch: Batch, step: int) -> tuple[Batch, LossSums, list[float]]:
+        """The step's optimiser updates; none if no group has anything to train."""
+        model, sums, norms = self.policy.model, LossSums(), []
+        if not batch.packs:
+            return batch, sums, norms
+        model.train()
+        if self.reference is not None:
+            batch = self.reference.fill(model, batch, self.objective, self.policy.accelerator)
+        for _ in range(self.config.optim.updates_per_step):
+            batch, sums = update(model, batch, self.objective, self.policy.accelerator)
+            norms.append(self._clip_gradient(step))
+            self.optimiser.step()
+            self.schedule.step()
+            self.optimiser.zero_grad(set_to_none=True)
+        model.eval()
+        self.sampler.sync()
+        return batch, sums, norms
+
+    def _clip_gradient(self, step: int) -> float:
+        """Clips the gradient to `optim.max_grad_norm` and returns its norm before that."""
+        bound = self.config.optim.max_grad_norm
+        norm = self.policy.accelerator.clip_grad_norm_(self.policy.trained, float("inf") if bound is None else bound)
+        value = float(norm) if norm is not None else 0.0
+        if not np.isfinite(value):
+            raise TrainError(
+                f"the gradient of step {step} is not finite; the weights are those of the step before. Lower optim.lr, "
+                "or train in float32 (model.autocast false)"
+            )
+        return value
+
+
+def _batches(examples: Sequence[Example], config: TrainConfig) -> Iterator[list[Example]]:
+    """The examples of each step: every epoch is a fresh permutation, and a batch may run into the next one."""
+    order: list[int] = []
+    epoch = 0
+    for _ in range(config.optim.steps):
+        while len(order) < config.optim.prompts_per_step:
+            order += np.random.default_rng([config.run.seed, epoch]).permutation(len(examples)).tolist()
+            epoch += 1
+        yield [examples[i] for i in order[: config.optim.prompts_per_step]]
+        order = order[config.optim.prompts_per_step :]
+
+
+class _Clock:
+    """Seconds of the parts of a step."""
+
+    def __init__(self) -> None:
+        self._start = self._last = perf_counter()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = perf_counter()
+        self._laps[f"seconds/{name}"] = now - self._last
+        self._last = now
+
+    def seconds(self) -> dict[str, float]:
+        return {**self._laps, "seconds": perf_counter() - self._start}

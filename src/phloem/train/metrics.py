@@ -1,0 +1,97 @@
+"""What a training step reports; every key stands in docs/metrics.md with its formula and unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isnan
+from typing import Any
+
+import numpy as np
+
+from phloem.analysis.variance import thought_variance
+from phloem.config import TrainConfig
+from phloem.loss import LossSums
+from phloem.rewards.verdict import Verdict, tally
+from phloem.train.step import Batch
+from phloem.tree import Finish, Group
+from phloem.tree.structure import structure
+
+__all__ = ["ClippedAlarm", "step_metrics"]
+
+
+def step_metrics(
+    groups: Sequence[Group], verdicts: Sequence[Sequence[Verdict]], batch: Batch, sums: LossSums, norms: Sequence[float]
+) -> dict[str, Any]:
+    """Figures of one training step.
+
+    Args:
+        groups: with rewards.
+        verdicts: one per rollout of each group.
+        batch: the groups' credit.
+        sums: of the last update.
+        norms: the gradient norm before clipping, one per update.
+    """
+    scored = [c for c in batch.credits if c.tree.group.group_size]
+    rewards = np.concatenate([c.tree.group.rewards_R for c in scored]) if scored else np.zeros(0)
+    leaves = [g.segments[leaf] for g in groups for leaf in g.leaves]
+    lengths = [len(g.completion(r)) for g in groups for r in range(g.group_size)]
+    variances = [thought_variance(c.tree.group) for c in scored]
+    shapes = [structure(c.tree) for c in scored]
+    tokens = sum(len(c.tree) for c in scored)
+    rows = sum(c.tree.group.group_size * c.tree.prompt_length + len(c.tree.row_index) for c in scored)
+    spread = [c for c in scored if c.branches.level_B.size]
+    loss = sums.metrics() if batch.packs else dict.fromkeys(sums.metrics(), float("nan"))
+    return {
+        "reward": _mean(rewards),
+        "zero_spread": _mean([c.zero_spread for c in scored]),
+        "thoughts_flat": _mean([c.level_is_flat(1) for c in spread]),
+        "within_variance": _mean([v.within for v in variances]),
+        "between_variance": _mean([v.between for v in variances]),
+        "truncated": _mean([leaf.finish is Finish.LENGTH for leaf in leaves]),
+        "unforked": _mean([g.levels_S[leaf] < g.levels_S.max() for g in groups for leaf in g.leaves]),
+        "completion_tokens": _mean(lengths),
+        **{f"verdict/{name}": value for name, value in tally([v for own in verdicts for v in own]).items()},
+        "groups": len(groups),
+        "groups_trained": sum(len(p.pack.trees) for p in batch.packs),
+        "Z": batch.totals.Z,
+        "U": batch.totals.U,
+        "tree_tokens": tokens,
+        "token_ratio": rows / tokens if tokens else float("nan"),
+        "path_depth": _mean([s.depth for s in shapes]),
+        "flat_trees": _mean([s.flat for s in shapes]),
+        "shared": _mean([s.shared for s in shapes]),
+        "shared_without_common": _mean([s.shared_without_common for s in shapes]),
+        **loss,
+        "grad_norm": float(np.mean(norms)) if norms else 0.0,
+        "packs": len(batch.packs),
+    }
+
+
+def _mean(values: Sequence[Any] | np.ndarray) -> float:
+    """Mean of the values that are known; NaN if there is none."""
+    array = np.asarray(values, dtype=float)
+    array = array[~np.isnan(array)]
+    return float(array.mean()) if len(array) else float("nan")
+
+
+class ClippedAlarm:
+    """Speaks up when the token budget is too short for anything to be learnt.
+
+    Every rollout at its budget and no group with a spread, step after step, trains nothing and looks healthy.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._patience = config.run.clipped_alarm_steps
+        self._budget = config.sample.max_completion_tokens
+        self._in_a_row = 0
+
+    def __call__(self, metrics: dict[str, Any]) -> str | None:
+        """The warning after every `run.clipped_alarm_steps` such steps in a row, else None."""
+        clipped = metrics["truncated"] == 1.0 and (metrics["zero_spread"] == 1.0 or isnan(metrics["zero_spread"]))
+        self._in_a_row = self._in_a_row + 1 if clipped else 0
+        if not self._in_a_row or self._in_a_row % self._patience:
+            return None
+        return (
+            f"for {self._in_a_row} steps every rollout hit its budget of {self._budget} tokens and no group had a "
+            "spread of rewards, so nothing was learnt: raise sample.thought_tokens and sample.answer_tokens"
+        )

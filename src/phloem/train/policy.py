@@ -1,0 +1,93 @@
+"""The policy of a run: model and tokenizer, how prompts and completions are read, how it is saved."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+
+from phloem.config import TrainConfig
+from phloem.forward import prepare
+from phloem.models import decode_completion, encode_completion, encode_prompt, eos_ids, load_model
+from phloem.tasks.task import Example
+from phloem.train.folder import replaced_folder
+
+__all__ = ["Policy"]
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """A model ready for trees, with its tokenizer and the device it lives on."""
+
+    model: Any
+    tokenizer: Any
+    accelerator: Accelerator
+    config: TrainConfig
+    engine: str
+
+    @classmethod
+    def load(cls, config: TrainConfig, announce: Callable[[str], None]) -> Policy:
+        """Loads and prepares the model that `config.model` names.
+
+        Raises:
+            PhloemError: it cannot be loaded, has nothing to train, or the tree forward cannot serve it.
+        """
+        accelerator = Accelerator(mixed_precision="bf16" if config.model.autocast else "no")
+        model, tokenizer = load_model(config.model, device=accelerator.device)
+        engine = prepare(model, config.model.attention, announce=announce)
+        return cls(model, tokenizer, accelerator, config, engine)
+
+    @cached_property
+    def trained(self) -> list[torch.nn.Parameter]:
+        """The parameters that are trained."""
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    @cached_property
+    def end_ids(self) -> tuple[int, ...]:
+        """Every id that ends a completion."""
+        return eos_ids(self.model, self.tokenizer)
+
+    def prompt_ids(self, example: Example) -> np.ndarray:
+        """Token ids of an example's prompt, up to where the completion starts."""
+        task = self.config.task
+        return encode_prompt(self.tokenizer, example.prompt, task.system_prompt, task.chat_template)
+
+    def demonstration_ids(self, text: str) -> np.ndarray:
+        """Token ids of a demonstrated completion, closed by an end-of-sequence id."""
+        return encode_completion(self.tokenizer, text, self.config.task.chat_template)
+
+    def text(self, completion: np.ndarray) -> str:
+        """A completion as rewards see it."""
+        return decode_completion(self.tokenizer, completion, self.end_ids)
+
+    def raw_text(self, ids: np.ndarray) -> str:
+        """Token ids as text, special tokens shown."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def fingerprint(self) -> str:
+        """A digest of the trained weights; equal digests mean that nothing was changed."""
+        digest = hashlib.blake2b(digest_size=16)
+        for p in self.trained:
+            digest.update(p.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Writes the policy as transformers (or peft) loads it, aside first and then in place of `path`."""
+        # The attention back end is ours; the saved model is anybody's.
+        model = self.accelerator.unwrap_model(self.model)
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        own = inner.config._attn_implementation
+        with replaced_folder(path) as aside:
+            inner.config._attn_implementation = "sdpa"
+            try:
+                model.save_pretrained(aside)
+            finally:
+                inner.config._attn_implementation = own
+            self.tokenizer.save_pretrained(aside)

@@ -1,0 +1,183 @@
+"""From rewarded groups to an optimiser update: credit, packs, loss.
+
+Nothing here knows a rule by name: a rule is data, and credit is three numbers per tree token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from phloem import credit
+from phloem.forward import Pack, logprobs, pack, prepare, split_into_packs
+from phloem.kinds import PhloemError
+from phloem.loss import LossSums, k3, loss_sums, surrogate
+from phloem.presets import Rule
+from phloem.tree import Group, PrefixTree
+
+__all__ = ["Batch", "Objective", "PackedCredit", "Reference", "make_batch", "update"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised on each trained token, beside the credit."""
+
+    rule: Rule
+    temperature: float = 1.0
+    dual_clip: float | None = None
+    entropy: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class PackedCredit:
+    """A pack with what its trained tokens need, aligned with `pack.trained_E`.
+
+    Attributes:
+        pack: the trees.
+        c_pos_E, c_neg_E, c_kl_E: credit.
+        count_E: scored rollouts that sampled the token.
+        sampled_E: the sampler's logprob (mean over those rollouts), in nats.
+        old_E: logprob of the policy at sampling, by our forward; None before the first forward of the step.
+        ref_E: logprob of the reference; None without a reference.
+    """
+
+    pack: Pack
+    c_pos_E: Tensor
+    c_neg_E: Tensor
+    c_kl_E: Tensor
+    count_E: Tensor
+    sampled_E: Tensor
+    old_E: Tensor | None = None
+    ref_E: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The groups of an optimiser step with their credit, and the packs that train them."""
+
+    credits: tuple[credit.Credit, ...]
+    packs: tuple[PackedCredit, ...]
+    totals: credit.Totals
+
+
+def make_batch(groups: Sequence[Group], objective: Objective, pack_tokens: int, device: torch.device | str) -> Batch:
+    """Assigns credit to rewarded groups and packs those that have something to train.
+
+    A group whose credit is 0 everywhere (equal rewards, and neither KL nor entropy in the objective) needs no
+    forward; it still counts in every normaliser.
+    """
+    trees = [PrefixTree.from_group(group.scored()) for group in groups]
+    totals = credit.Totals.of(trees)
+    credits = tuple(credit.assign(t.group, objective.rule, totals, t) for t in trees)
+    everything = objective.rule.beta > 0 or objective.entropy > 0
+    trained = [c for c in credits if c.tree.U and (everything or c.c_pos_T.any() or c.c_neg_T.any())]
+    parts = split_into_packs([c.tree for c in trained], pack_tokens)
+    packs = tuple(_packed([trained[i] for i in part], device) for part in parts)
+    return Batch(credits, packs, totals)
+
+
+def _packed(parts: Sequence[credit.Credit], device: torch.device | str) -> PackedCredit:
+    def joined(name: str) -> Tensor:
+        arrays = [getattr(c, name)[c.tree.sampled_T] for c in parts]
+        return torch.from_numpy(np.concatenate(arrays)).to(device, torch.float32)
+
+    counts = [c.tree.count_T[c.tree.sampled_T] for c in parts]
+    sampled = [_sampled_logprobs(c.tree)[c.tree.sampled_T] for c in parts]
+    return PackedCredit(
+        pack([c.tree for c in parts]).to(device),
+        joined("c_pos_T"),
+        joined("c_neg_T"),
+        joined("c_kl_T"),
+        torch.from_numpy(np.concatenate(counts)).to(device, torch.float32),
+        torch.from_numpy(np.concatenate(sampled)).to(device, torch.float32),
+    )
+
+
+def _sampled_logprobs(tree: PrefixTree) -> np.ndarray:
+    """Mean over rollouts of the sampler's logprob of each tree token; NaN where the policy sampled nothing.
+
+    Raises:
+        PhloemError: a segment without logprobs: the gap between sampler and trainer could not be watched.
+    """
+    total_T, count_T = np.zeros(len(tree)), np.zeros(len(tree))
+    for s, segment in enumerate(tree.group.segments):
+        if segment.logprobs is None:
+            raise PhloemError("the sampler gave a segment no logprobs; it must report one for each sampled token")
+        own = segment.sampled_mask
+        index = tree.segment_index(s)[own]
+        total_T += np.bincount(index, segment.logprobs[own], minlength=len(tree))
+        count_T += np.bincount(index, minlength=len(tree))
+    return np.divide(total_T, count_T, out=np.full(len(tree), np.nan), where=count_T > 0)
+
+
+class Backward(Protocol):
+    """The part of `accelerate.Accelerator` an update needs."""
+
+    def backward(self, loss: Tensor, **kwargs: Any) -> None: ...
+
+    def autocast(self) -> Any: ...
+
+
+def update(model: nn.Module, batch: Batch, objective: Objective, accelerator: Backward) -> tuple[Batch, LossSums]:
+    """Adds the gradient of the batch's loss to the parameters, pack by pack.
+
+    The loss is a sum over tokens whose normaliser is in the credit, so the packs add up to the same gradient however
+    the trees are spread over them. The first call of a step takes its own detached logprobs as the old ones.
+
+    Returns:
+        The batch with old logprobs filled in, and the sums behind the metrics.
+    """
+    rule, packs, sums = objective.rule, [], LossSums()
+    for part in batch.packs:
+        with accelerator.autocast():
+            found = logprobs(model, part.pack, objective.temperature)
+        now_E = found.logprobs_E.float()
+        part = part if part.old_E is not None else replace(part, old_E=now_E.detach())
+        assert part.old_E is not None
+        loss_E = surrogate(
+            now_E, part.old_E, part.c_pos_E, part.c_neg_E, rule.clip_low, rule.clip_high, objective.dual_clip
+        )
+        extra = {"entropy": found.entropy_E.detach().float(), "gap": (part.old_E - part.sampled_E).abs()}
+        if part.ref_E is not None:
+            extra["kl_ref"] = k3(now_E, part.ref_E)
+            loss_E = loss_E + rule.beta * part.c_kl_E * extra["kl_ref"]
+        if objective.entropy:
+            loss_E = loss_E - objective.entropy * part.c_kl_E * found.entropy_E.float()
+        accelerator.backward(loss_E.sum())
+        clip = (rule.clip_low, rule.clip_high)
+        sums += loss_sums(loss_E, now_E, part.old_E, part.c_pos_E, part.c_neg_E, part.count_E, clip, extra)
+        packs.append(part)
+    return replace(batch, packs=tuple(packs)), sums
+
+
+class Reference:
+    """The policy that the KL term holds on to: a frozen copy, or the model with its adapters switched off."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """To be made before the first update. Full models are copied; with adapters nothing is."""
+        self._adapted = model if hasattr(model, "disable_adapter") else None
+        self._copy = None if self._adapted is not None else deepcopy(model).requires_grad_(False).eval()
+        if self._copy is not None:
+            prepare(self._copy, announce=lambda _: None)
+
+    @contextmanager
+    def _model(self, model: nn.Module) -> Iterator[nn.Module]:
+        off = self._adapted.disable_adapter() if self._adapted is not None else nullcontext()  # type: ignore[operator]
+        with off, torch.no_grad():
+            yield model if self._copy is None else self._copy
+
+    def fill(self, model: nn.Module, batch: Batch, objective: Objective, accelerator: Backward) -> Batch:
+        """The batch with the reference's logprobs of every trained token."""
+        packs = []
+        with self._model(model) as reference, accelerator.autocast():
+            for part in batch.packs:
+                found = logprobs(reference, part.pack, objective.temperature)
+                packs.append(replace(part, ref_E=found.logprobs_E.float()))
+        return replace(batch, packs=tuple(packs))
