@@ -1,0 +1,7 @@
+"""Sampling groups of rollouts as trees."""
+
+from phloem.sample.hf import HFSampler
+from phloem.sample.sampler import ForkPlan, SampleError, Sampler, Stage
+from phloem.sample.twin import StaleWeights
+
+__all__ = ["ForkPlan", "HFSampler", "SampleError", "Sampler", "Stage", "StaleWeights"]
