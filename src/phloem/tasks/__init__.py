@@ -16,7 +16,7 @@ from phloem.rewards.compose import WeightedSum
 from phloem.rewards.format import Format
 from phloem.settings import nearest
 from phloem.tasks import arithmetic, letters
-from phloem.tasks.task import Baseline, Example, ExampleTask, GoldReport, Setup, Task, TaskError
+from phloem.tasks.task import Baseline, Example, ExampleTask, GoldReport, Prompt, Setup, Task, TaskError, require_rows
 
 __all__ = [
     "GENERATED",
@@ -29,6 +29,7 @@ __all__ = [
     "TaskError",
     "get",
     "names",
+    "require_rows",
 ]
 
 GENERATED: dict[str, Callable[..., ExampleTask]] = {
@@ -74,9 +75,15 @@ def get(config: TaskConfig, seed: int = 0) -> ExampleTask:
         task = make(setup, **_checked(make, args))
     else:
         raise ConfigError(f"task.name is {config.name!r}; did you mean {nearest(config.name, list(names()))}?")
+    if config.system_prompt is not None and any(_has_system(example.prompt) for example in task.train):
+        raise ConfigError("the prompts bring system messages and task.system_prompt is set: drop one of the two")
     if config.format_weight:
         task = replace(task, reward=WeightedSum(((task.reward, 1.0), (Format(), config.format_weight))))
     return task
+
+
+def _has_system(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and prompt[0]["role"] == "system"
 
 
 def _setup(config: TaskConfig, seed: int, args: dict[str, Any], *, instruct: bool) -> Setup:

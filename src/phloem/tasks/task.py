@@ -12,7 +12,18 @@ from phloem.kinds import PhloemError
 from phloem.rewards.compose import BatchReward, Reward, score_all
 from phloem.rewards.verdict import RewardError, Status, Verdict
 
-__all__ = ["Baseline", "Example", "ExampleTask", "GoldFailure", "GoldReport", "Prompt", "Setup", "Task", "TaskError"]
+__all__ = [
+    "Baseline",
+    "Example",
+    "ExampleTask",
+    "GoldFailure",
+    "GoldReport",
+    "Prompt",
+    "Setup",
+    "Task",
+    "TaskError",
+    "require_rows",
+]
 
 Prompt = str | tuple[Mapping[str, str], ...]
 """A user's text, or messages {"role", "content"} for the chat template."""
@@ -146,8 +157,9 @@ class Task(Protocol):
 class ExampleTask:
     """A task whose examples are in memory, scored by one reward.
 
-    `gold_template` writes a gold answer as a completion: `{answer}` is replaced, nothing else. `notes` are sentences
-    about rows that were left out.
+    `gold_template` writes a gold answer as a completion: `{answer}` is replaced, nothing else. `reference` is the key of
+    `row` whose value stands for the answer there (code: the answer holds tests, the reference solves them). `notes` are
+    sentences about rows that were left out.
     """
 
     name: str
@@ -155,6 +167,7 @@ class ExampleTask:
     held_out: Sequence[Example]
     reward: Reward | BatchReward
     gold_template: str = THOUGHTLESS
+    reference: str | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -172,9 +185,8 @@ class ExampleTask:
             raise RewardError(f"{error} (example {examples[error.index].id})", error.index) from None
 
     def gold_completion(self, example: Example) -> str:
-        """The gold answer as the policy would give it. A row's `reference` stands for the answer where there is one
-        (code: the answer holds the tests, the reference solves them)."""
-        answer = example.row.get("reference", example.answer)
+        """The gold answer as the policy would give it."""
+        answer = example.answer if self.reference is None else example.row[self.reference]
         return self.gold_template.replace("{answer}", answer if isinstance(answer, str) else json.dumps(answer))
 
     def check(self) -> GoldReport:
@@ -197,3 +209,17 @@ class ExampleTask:
         answer = next(example.answer for example in self.train if self.gold_completion(example) == constant)
         rewards = [v.reward for v in self.score([constant] * len(self.held_out), self.held_out) if v.reward is not None]
         return Baseline(answer, sum(rewards) / len(rewards) if rewards else float("nan"))
+
+
+def require_rows(task: Task, prompts_per_step: int, evaluation_prompts: int = 0) -> None:
+    """Checks that a task can fill a step and an evaluation. Raises TaskError naming the setting to lower."""
+    if len(task.train) < prompts_per_step:
+        raise TaskError(
+            f"task {task.name} has {len(task.train)} training rows, fewer than optim.prompts_per_step "
+            f"{prompts_per_step}: not one step could be taken. Lower optim.prompts_per_step or bring more rows"
+        )
+    if len(task.held_out) < evaluation_prompts:
+        raise TaskError(
+            f"task {task.name} has {len(task.held_out)} held-out rows, fewer than evaluation.prompts "
+            f"{evaluation_prompts}: lower evaluation.prompts"
+        )

@@ -1,0 +1,97 @@
+"""Rows of a data set, from a local file or the hub, as plain dictionaries."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from phloem.tasks.task import TaskError
+
+__all__ = ["READERS", "Row", "read_rows"]
+
+Row = Mapping[str, Any]
+
+
+def read_rows(path: str, *, subset: str | None = None, split: str = "train") -> list[dict[str, Any]]:
+    """All rows of a file, by its ending, or of a hub data set (`subset` and `split` are for these only).
+
+    Raises TaskError: no such file or data set, an ending that is not known, a line that cannot be read (named).
+    """
+    reader = READERS.get(Path(path).suffix.lower())
+    if Path(path).is_file():
+        if reader is None:
+            raise TaskError(f"{path}: its ending is none of {', '.join(READERS)}")
+        return reader(Path(path))
+    if reader is not None or Path(path).exists():
+        raise TaskError(f"no file {path} (looked in {Path.cwd()})")
+    return _hub(path, subset, split)
+
+
+def _jsonl(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    with path.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise TaskError(f"{path} line {number} is not JSON: {error}") from None
+            rows.append(_object(row, f"{path} line {number}"))
+    return rows
+
+
+def _json(path: Path) -> list[dict[str, Any]]:
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
+        raise TaskError(f"{path} is not JSON: {error}") from None
+    if not isinstance(rows, list):
+        raise TaskError(f"{path} must hold a list of objects, not {type(rows).__name__}; one object a line is .jsonl")
+    return [_object(row, f"{path} row {number}") for number, row in enumerate(rows, start=1)]
+
+
+def _object(row: Any, place: str) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise TaskError(f"{place} is not an object but {type(row).__name__}")
+    return row
+
+
+def _csv(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        rows = list(csv.DictReader(lines, restkey="", strict=True))
+    for number, row in enumerate(rows, start=1):
+        if "" in row or None in row.values():
+            raise TaskError(f"{path} row {number} has more or fewer fields than the header")
+    return rows
+
+
+def _parquet(path: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet as parquet
+
+    try:
+        return parquet.read_table(path).to_pylist()
+    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+        raise TaskError(f"{path} cannot be read as parquet: {error}") from None
+
+
+READERS: dict[str, Callable[[Path], list[dict[str, Any]]]] = {
+    ".jsonl": _jsonl,
+    ".json": _json,
+    ".parquet": _parquet,
+    ".csv": _csv,
+}
+
+
+def _hub(path: str, subset: str | None, split: str) -> list[dict[str, Any]]:
+    import datasets
+
+    try:
+        return list(datasets.load_dataset(path, subset, split=split))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise TaskError(
+            f"{path} is neither a file nor a data set that the hub gives (subset {subset}, split {split}): {error}"
+        ) from error
