@@ -13,6 +13,7 @@ from phloem.cli import COMMANDS, main
 from phloem.config import SampleConfig
 from phloem.presets import PRESETS
 from phloem.settings import settings, to_yaml
+from phloem.tasks import names
 
 
 def run(capsys, *words: str) -> tuple[int, str, str]:
@@ -92,6 +93,11 @@ def test_presets_are_listed_and_explained(capsys):
     assert [line.split()[0] for line in out.splitlines()[1:]] == list(PRESETS)
     out = run(capsys, "presets", "grpo-ma")[1]
     assert PRESETS["grpo-ma"].equation in out
+
+
+def test_tasks_are_listed(capsys):
+    out = run(capsys, "tasks")[1]
+    assert {line.split()[0] for line in out.splitlines()} == set(names())
 
 
 def test_a_closed_pipe_is_no_traceback():

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from phloem.settings import settings
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "phloem"
 MODULES = sorted(PACKAGE.rglob("*.py"))
+NAMES = {name.rpartition(".")[2] for name in settings()}
 
 # A part imports only from parts above its own line, and freely inside itself.
 LAYOUT = (
@@ -94,11 +97,12 @@ LIGHT = (
     "from phloem.cli import main; main(['presets'])",
     "from phloem.cli import main; main(['train', '--sample.thougts', '8'])",
 )
+HEAVIEST = ("torch", "transformers", "datasets", "accelerate", "peft", "matplotlib", "reasoning_gym", "sympy")
 
 
-def loaded_by(code: str) -> set[str]:
+def loaded_by(code: str, heavy: tuple[str, ...] = HEAVY) -> set[str]:
     """The heavy libraries that a fresh interpreter has loaded after running `code`."""
-    code += f"\nimport sys; print('LOADED', *(name for name in {HEAVY} if name in sys.modules))"
+    code += f"\nimport sys; print('LOADED', *(name for name in {heavy} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split()[1:])
 
@@ -106,6 +110,10 @@ def loaded_by(code: str) -> set[str]:
 @pytest.mark.parametrize("code", LIGHT)
 def test_nothing_heavy_is_loaded_before_a_command_needs_it(code: str):
     assert loaded_by(code) == set()
+
+
+def test_the_list_of_tasks_loads_no_torch():
+    assert loaded_by("from phloem.cli import main; main(['tasks'])", HEAVIEST) == set()
 
 
 @pytest.mark.parametrize("part", ["tree", "credit"])
@@ -139,3 +147,14 @@ def test_constraints_pin_every_dependency():
 
 def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_every_setting_is_read_somewhere():
+    """A field that nothing looks at would be a flag that does nothing."""
+    read: set[str] = set()
+    for path in MODULES:
+        if part_of(path) not in {"kinds", "config", "settings"}:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+            read |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in NAMES}
+    assert NAMES - read == set()

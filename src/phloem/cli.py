@@ -152,6 +152,18 @@ def presets(words: Sequence[str]) -> None:
         print(textwrap.fill(preset.note, 100, initial_indent="  ", subsequent_indent="  "))
 
 
+def tasks(words: Sequence[str]) -> None:
+    """List the built-in tasks, for `--task.name`."""
+    if _asks_help(words, tasks):
+        return
+    if words:
+        raise ConfigError(f"phloem tasks takes no {words[0]}")
+    from phloem.tasks import names
+
+    for name, line in names().items():
+        print(f"{name:<24} {line}")
+
+
 def _asks_help(words: Sequence[str], command: Callable[[Sequence[str]], None]) -> bool:
     """Prints the help of a command if asked for it; refuses any other option."""
     for word in words:
@@ -163,4 +175,4 @@ def _asks_help(words: Sequence[str], command: Callable[[Sequence[str]], None]) -
     return False
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"train": train, "presets": presets}
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"train": train, "tasks": tasks, "presets": presets}

