@@ -50,7 +50,8 @@ def _find(spec: str) -> Callable[..., Any]:
     module = _from_file(Path(place), spec) if place.endswith(".py") else _from_module(place, spec)
     function = getattr(module, name, None)
     if not callable(function):
-        functions = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
+        defined = inspect.getmembers(module, lambda value: getattr(value, "__module__", "") == module.__name__)
+        functions = [key for key, value in defined if inspect.isfunction(value)]
         raise RewardError(f"reward {spec!r}: no function {name!r} there; found {', '.join(functions) or 'none'}")
     return function
 

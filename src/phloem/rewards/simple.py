@@ -167,7 +167,7 @@ class Choice:
             return [alone[1].upper()]
         found = set()
         for match in re.finditer(rf"(?<![\w'])([{options}])(?![\w'])", text):
-            if match[1] == "A" and re.match(r" +[a-z]", text[match.end() :]):
+            if match[1] == "A" and re.match(r" +(?!(?:or|and)\b)[a-z]", text[match.end() :]):
                 continue  # the article
             denied = re.search(r"\b(?:not|except)\s+\W*$", text[: match.start()], flags=re.IGNORECASE)
             found.add(f"not {match[1]}" if denied else match[1])

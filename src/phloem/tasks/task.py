@@ -157,9 +157,9 @@ class Task(Protocol):
 class ExampleTask:
     """A task whose examples are in memory, scored by one reward.
 
-    `gold_template` writes a gold answer as a completion: `{answer}` is replaced, nothing else. `reference` is the key of
-    `row` whose value stands for the answer there (code: the answer holds tests, the reference solves them). `notes` are
-    sentences about rows that were left out.
+    `gold_template` writes a gold answer as a completion: `{answer}` is replaced, nothing else. `reference` is the key
+    of `row` whose value stands for the answer there (code: the answer holds tests, the reference solves them). `notes`
+    are sentences about rows that were left out.
     """
 
     name: str
