@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from phloem.kinds import PhloemError
+
 __all__ = ["ModelError"]
 
 
-class ModelError(ValueError):
+class ModelError(PhloemError, ValueError):
     """A model or tokenizer that cannot be used; the message names it and the remedy."""

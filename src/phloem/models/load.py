@@ -51,7 +51,7 @@ def load_model(config: ModelConfig, device: Any = None, trainable: bool = True) 
     elif config.lora.rank:
         model = _with_lora(model, config.lora)
     if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        _checkpoint_activations(model)
     if trainable:
         check_trainable(model)
     model.eval()
@@ -110,6 +110,14 @@ def _load(folder: str, dtype: str, tokenizer_from: str) -> tuple[Any, Any]:
         )
         raise ModelError(f"model.path: the {kind} {folder} could not be loaded: {remedy}. ({error})") from error
     return model, tokenizer
+
+
+def _checkpoint_activations(model: Any) -> None:
+    settings = {"use_reentrant": False}
+    if hasattr(model, "activation_checkpointing_enable"):  # the name from transformers 5.24 on
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings)
+    else:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
 
 
 def _is_adapter(folder: str) -> bool:

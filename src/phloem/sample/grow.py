@@ -45,6 +45,8 @@ def _byte_of_character() -> dict[str, int]:
 def token_bytes(tokenizer: Any, size: int) -> list[bytes]:
     """The bytes each id stands for in running text, for ids 0..size-1; ids without a token give no bytes.
 
+    A special token stands for its own text (`<|im_end|>`), as it does in decoded completions.
+
     Raises:
         SampleError: a tokenizer whose tokens are not read as bytes (neither byte-level nor SentencePiece).
     """

@@ -10,12 +10,13 @@ from typing import Protocol
 import numpy as np
 
 from phloem.config import SampleConfig
+from phloem.kinds import PhloemError
 from phloem.tree import Group
 
 __all__ = ["ForkPlan", "SampleError", "Sampler", "Stage"]
 
 
-class SampleError(ValueError):
+class SampleError(PhloemError, ValueError):
     """A request the sampler cannot serve; the message names it and the remedy."""
 
 

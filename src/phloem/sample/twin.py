@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from phloem.kinds import PhloemError
 from phloem.sample.sampler import SampleError
 from phloem.sample.slots import ATTENTION
 
@@ -23,7 +24,7 @@ _PROBES = 64
 """Entries of each parameter looked at to see whether it has changed."""
 
 
-class StaleWeights(RuntimeError):
+class StaleWeights(PhloemError, RuntimeError):
     """The policy was updated and the sampler still holds the weights from before."""
 
 

@@ -1,0 +1,146 @@
+"""The model a sampler runs: its own state over the policy's weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import tiny_model
+from tiny_tokenizers import byte_level
+
+from phloem.config import SampleConfig
+from phloem.models.load import _checkpoint_activations
+from phloem.sample import ForkPlan, HFSampler, SampleError, StaleWeights
+from phloem.sample.twin import Twin
+
+pytestmark = pytest.mark.model
+
+TOKENIZER = byte_level(alphabet="abc")
+PROMPT, PLAN = np.array([0, 5, 4]), ForkPlan.plain(3, 4)
+
+
+def _sample(own: HFSampler) -> np.ndarray:
+    (group,) = own.sample([PROMPT], PLAN, [(0,)])
+    return np.concatenate([s.logprobs for s in group.segments])
+
+
+def _update(model) -> None:
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.05 * torch.randn_like(p, dtype=torch.float32))
+
+
+def test_the_policy_is_left_as_it_was():
+    model = tiny_model("llama", vocab_size=7)
+    _checkpoint_activations(model)
+    model.train()
+    model.model.layers[1].eval()
+    before = {name: module.training for name, module in model.named_modules()}
+    attention = model.config._attn_implementation
+    own = HFSampler(model, TOKENIZER, SampleConfig(), eos_ids=())
+    _sample(own)
+    assert {name: module.training for name, module in model.named_modules()} == before
+    assert model.config._attn_implementation == attention
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    model(torch.from_numpy(PROMPT)[None], use_cache=False).logits.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_shared_weights_follow_the_policy_at_once():
+    model = tiny_model("llama-tied", vocab_size=7)
+    own = HFSampler(model, TOKENIZER, SampleConfig(), eos_ids=())
+    assert all(a is b for a, b in zip(model.parameters(), own.twin.model.parameters(), strict=True))
+    before = _sample(own)
+    _update(model)
+    assert not np.allclose(_sample(own), before)
+    assert own.version == 0
+    own.sync()
+    assert own.version == 1
+
+
+def test_a_copy_must_be_synced_after_an_update():
+    """E01: rollouts never come from weights of before the update."""
+    model = tiny_model("llama-tied", vocab_size=7)
+    own = HFSampler(model, TOKENIZER, SampleConfig(dtype="bfloat16"), eos_ids=())
+    before = _sample(own)
+    assert {p.dtype for p in own.twin.model.parameters()} == {torch.bfloat16}
+    assert own.twin.model.lm_head.weight is own.twin.model.model.embed_tokens.weight
+    for update in (_update, lambda m: m.lm_head.weight.data.mul_(1.5)):
+        update(model)
+        with pytest.raises(StaleWeights, match=r"call sampler.sync"):
+            _sample(own)
+        own.sync()
+        after = _sample(own)
+        assert not np.allclose(after, before)
+        before = after
+    assert own.version == 2
+    for a, b in zip(model.parameters(), own.twin.model.parameters(), strict=True):
+        assert torch.equal(a.bfloat16(), b)
+
+
+def test_a_sync_that_does_not_arrive_is_an_error(monkeypatch):
+    model = tiny_model("llama", vocab_size=7)
+    own = HFSampler(model, TOKENIZER, SampleConfig(dtype="bfloat16"), eos_ids=())
+    _update(model)
+    monkeypatch.setattr(torch.nn.Parameter, "copy_", lambda self, other: self)
+    with pytest.raises(StaleWeights, match="did not take"):
+        own.sync()
+
+
+def test_the_same_dtype_is_no_copy():
+    assert not Twin(tiny_model("llama"), torch.float32).copies
+
+
+@pytest.mark.parametrize("dtype", ["model", "bfloat16"])
+def test_adapters(dtype):
+    peft = pytest.importorskip("peft")
+    base = tiny_model("llama", vocab_size=7)
+    model = peft.get_peft_model(base, peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
+    model.enable_input_require_grads()
+    own = HFSampler(model, TOKENIZER, SampleConfig(dtype=dtype), eos_ids=())
+    (group,) = own.sample([PROMPT], PLAN, [(0,)])
+    ids = torch.from_numpy(np.concatenate([group.prompt, group.completion(0)]))
+    with torch.no_grad():
+        exact = model.eval()(ids[None]).logits[0, 2:-1].log_softmax(-1)
+        plain = base.eval() and model.disable_adapter
+        with plain():
+            without = model(ids[None]).logits[0, 2:-1].log_softmax(-1)
+    at = range(len(exact)), ids[3:]
+    sampled = group.segments[0].logprobs
+    assert np.abs(sampled - exact[at].numpy()).max() < (1e-5 if dtype == "model" else 0.1)
+    assert np.abs(without[at].numpy() - exact[at].numpy()).max() > 0.1
+
+
+def test_a_wrapped_forward_is_undone():
+    """accelerate sets a forward on the instance that runs the policy's modules; the twin runs its own."""
+    accelerate = pytest.importorskip("accelerate")
+    model = tiny_model("llama", vocab_size=7)
+    expected = _sample(HFSampler(model, TOKENIZER, SampleConfig(), eos_ids=()))
+    prepared = accelerate.Accelerator(cpu=True, mixed_precision="bf16").prepare(model)
+    assert "_original_forward" in prepared.__dict__
+    assert np.array_equal(_sample(HFSampler(prepared, TOKENIZER, SampleConfig(), eos_ids=())), expected)
+
+
+def test_models_it_cannot_serve_are_refused_by_name():
+    model = tiny_model("llama")
+    model.config.layer_types = ["full_attention", "linear_attention"]
+    with pytest.raises(SampleError, match=r"LlamaForCausalLM has layers of the type linear_attention"):
+        HFSampler(model, TOKENIZER, SampleConfig(), eos_ids=())
+
+
+def test_soft_caps_are_refused_by_name():
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    config = Gemma2Config(
+        vocab_size=7,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        pad_token_id=None,
+    )
+    own = HFSampler(Gemma2ForCausalLM(config), TOKENIZER, SampleConfig(), eos_ids=())
+    with pytest.raises(SampleError, match="Gemma2Attention uses `softcap`"):
+        _sample(own)
