@@ -228,3 +228,16 @@ def test_golds_of_real_data(file, reward):
     report = task.check()
     assert report.ok, str(report)
     assert task.constant_baseline().reward < 0.15
+
+
+def test_answers_from_several_columns_and_a_reference(tmp_path):
+    rows = [{"prompt": f"{i}", "test": f"f() == {i}", "name": "f", "solution": f"return {i}"} for i in range(6)]
+    source = "def same(completion, answer):\n    return float(answer['check'][-1:] in completion)\n"
+    (tmp_path / "mine.py").write_text(source)
+    path = write(tmp_path / "rows.jsonl", rows)
+    columns = {"check": "test", "entry_point": "name"}
+    task = load(path, reward=f"{tmp_path}/mine.py:same", answer_columns=columns, reference="solution", held_out_size=2)
+    assert task.train[0].answer == {"check": task.train[0].row["test"], "entry_point": "f"}
+    assert task.check().ok
+    with pytest.raises(TaskError, match=r"no column 'tests'.*task.args.answer_columns.check"):
+        load(path, answer_columns={"check": "tests"})

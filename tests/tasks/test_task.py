@@ -3,7 +3,7 @@
 import pytest
 
 from phloem.rewards import Format, Gate, Number, RewardError, Status
-from phloem.tasks import Example, ExampleTask, TaskError, require_rows
+from phloem.tasks import Example, ExampleTask, TaskError
 
 
 def examples(answers, split="train"):
@@ -91,16 +91,6 @@ def test_tasks_without_rows_are_refused():
         task(train=())
     with pytest.raises(TaskError, match="no held-out example"):
         task(held_out=()).constant_baseline()
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-def test_fewer_rows_than_a_batch_never_train_nothing(rows):
-    toy = task(train=("4",) * rows)
-    with pytest.raises(TaskError, match=rf"{rows} training rows.*optim.prompts_per_step 4"):
-        require_rows(toy, prompts_per_step=4)
-    require_rows(toy, prompts_per_step=rows, evaluation_prompts=4)
-    with pytest.raises(TaskError, match=r"4 held-out rows.*evaluation.prompts 5"):
-        require_rows(toy, prompts_per_step=rows, evaluation_prompts=5)
 
 
 def test_bad_golds_are_unscored_not_paid():

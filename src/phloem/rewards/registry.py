@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from phloem.rewards.boxes import BoxOverlap, PointDistance
@@ -13,16 +14,31 @@ from phloem.rewards.length import Overlong, WithinBudget
 from phloem.rewards.simple import Choice, Exact, Number
 from phloem.rewards.verdict import RewardError, Verdict
 
-__all__ = ["REWARDS", "get"]
+__all__ = ["REWARDS", "Code", "Maths", "get"]
+
+Row = Mapping[str, Any]
 
 
-def _math() -> Reward:
-    from phloem.rewards.math import verify  # sympy: 1 s to import
+@dataclass(frozen=True)
+class Maths:
+    """`phloem.rewards.math.verify` as a reward: the final answer is the gold answer, mathematically."""
 
-    def math(completion: str, answer: Any, row: Mapping[str, Any]) -> Verdict:
-        return verify(completion=completion, answer=answer)
+    def score_batch(self, completions: Sequence[str], answers: Sequence[Any], rows: Sequence[Row]) -> list[Verdict]:
+        from phloem.rewards.math import verify_many
 
-    return math
+        return verify_many(completions, ["" if answer is None else str(answer) for answer in answers])
+
+
+@dataclass(frozen=True)
+class Code:
+    """`phloem.rewards.code.verify` as a reward: the code passes the tests; with `partial`, the share of them."""
+
+    partial: bool = False
+
+    def score_batch(self, completions: Sequence[str], answers: Sequence[Any], rows: Sequence[Row]) -> list[Verdict]:
+        from phloem.rewards.code import verify_many
+
+        return verify_many(completions=completions, answers=answers, partial=self.partial)
 
 
 REWARDS: dict[str, Callable[..., Reward | BatchReward]] = {
@@ -30,7 +46,8 @@ REWARDS: dict[str, Callable[..., Reward | BatchReward]] = {
     "number": Number,
     "choice": Choice,
     "format": Format,
-    "math": _math,
+    "math": Maths,
+    "code": Code,
     "within-budget": WithinBudget,
     "overlong": Overlong,
     "box-overlap": BoxOverlap,

@@ -16,7 +16,7 @@ from phloem.rewards.compose import WeightedSum
 from phloem.rewards.format import Format
 from phloem.settings import nearest
 from phloem.tasks import arithmetic, letters
-from phloem.tasks.task import Baseline, Example, ExampleTask, GoldReport, Prompt, Setup, Task, TaskError, require_rows
+from phloem.tasks.task import Baseline, Example, ExampleTask, GoldReport, Prompt, Setup, Task, TaskError
 
 __all__ = [
     "GENERATED",
@@ -29,7 +29,6 @@ __all__ = [
     "TaskError",
     "get",
     "names",
-    "require_rows",
 ]
 
 GENERATED: dict[str, Callable[..., ExampleTask]] = {

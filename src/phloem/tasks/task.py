@@ -22,7 +22,6 @@ __all__ = [
     "Setup",
     "Task",
     "TaskError",
-    "require_rows",
 ]
 
 Prompt = str | tuple[Mapping[str, str], ...]
@@ -209,17 +208,3 @@ class ExampleTask:
         answer = next(example.answer for example in self.train if self.gold_completion(example) == constant)
         rewards = [v.reward for v in self.score([constant] * len(self.held_out), self.held_out) if v.reward is not None]
         return Baseline(answer, sum(rewards) / len(rewards) if rewards else float("nan"))
-
-
-def require_rows(task: Task, prompts_per_step: int, evaluation_prompts: int = 0) -> None:
-    """Checks that a task can fill a step and an evaluation. Raises TaskError naming the setting to lower."""
-    if len(task.train) < prompts_per_step:
-        raise TaskError(
-            f"task {task.name} has {len(task.train)} training rows, fewer than optim.prompts_per_step "
-            f"{prompts_per_step}: not one step could be taken. Lower optim.prompts_per_step or bring more rows"
-        )
-    if len(task.held_out) < evaluation_prompts:
-        raise TaskError(
-            f"task {task.name} has {len(task.held_out)} held-out rows, fewer than evaluation.prompts "
-            f"{evaluation_prompts}: lower evaluation.prompts"
-        )
