@@ -153,15 +153,16 @@ PRESETS: dict[str, Preset] = {
             name="lambda-grpo",
             rule=_LAMBDA,
             paper="arXiv 2509.21154",
-            equation="A_i = (r_i - mean r) / std r;  w = 1 / (n_groups Z_g |lambda|)",
+            equation="A_i = (r_i - mean r) / std r;  w = 1 / (n_groups Z_g), share 1 / |lambda|",
             note="A token shared by |lambda| rollouts counts once. The normaliser stays the unscaled token count, "
-            "so the update shrinks by about U / Z.",
+            "as published, so the update shrinks by about U / Z. The paper's theorem, that GRPO is a process reward "
+            "model, holds for the token mean without clipping; the KL term is inside the scale, as published.",
         ),
         Preset(
             name="lambda-grpo-sn",
             rule=replace(_LAMBDA, normaliser="distinct-group"),
             paper="arXiv 2509.21154, self-normalised here",
-            equation="A_i = (r_i - mean r) / std r;  w = 1 / (n_groups U_g |lambda|)",
+            equation="A_i = (r_i - mean r) / std r;  w = 1 / (n_groups U_g), share 1 / |lambda|",
             note="lambda-GRPO divided by the sum of its weights, which is the number of distinct tokens.",
         ),
         Preset(
@@ -170,13 +171,15 @@ PRESETS: dict[str, Preset] = {
             paper="arXiv 2509.24494",
             equation="A(th_i) = (V_i - mean V) / std V;  A(ans_ij) = (R_ij - mean R) / std R;  "
             "w = 1 / (n_groups n_level |y_b|)",
-            note="Thoughts are judged by the mean reward of their answers, answers among all answers.",
+            note="Thoughts are judged by the mean reward of their answers, answers among all answers. The paper leaves "
+            "ddof, eps, the KL estimator and truncated thoughts open. Here: the sample standard deviation, 1e-4, k3, "
+            "and a truncated thought is a leaf scored on its own text that counts among the thoughts.",
         ),
         Preset(
             name="lambda-grpo-ma",
             rule=replace(_MA, share="once", kl_share="once"),
             paper="arXiv 2509.24494 with the weights of arXiv 2509.21154",
-            equation="as grpo-ma;  w = 1 / (n_groups n_level |y_b| count)",
+            equation="as grpo-ma, share 1 / count",
             note="GRPO-MA in which a token that several answers (or thoughts) share by chance counts once.",
         ),
     )
