@@ -5,8 +5,11 @@ import pytest
 from phloem.config import TaskConfig
 from phloem.kinds import ConfigError
 from phloem.rewards import Status
+from phloem.rewards.runner import Crash, Timeout
 from phloem.tasks import Setup, TaskError, get
-from phloem.tasks.reasoning_gym import _EVALUATED, _PARSED, build, generators, is_plain_arithmetic, is_plain_literal
+from phloem.tasks.gym_reward import EVALUATED, PARSED, GymReward
+from phloem.tasks.plain import is_plain_arithmetic, is_plain_literal
+from phloem.tasks.reasoning_gym import build, generators
 
 SLOW = {  # half a second or more to draw six problems
     "arc_agi",
@@ -129,7 +132,7 @@ HOSTILE = [
 @pytest.mark.parametrize("answer", HOSTILE)
 @pytest.mark.parametrize("generator", ["countdown", "polynomial_multiplication", "spiral_matrix", "n_queens"])
 def test_answers_are_never_run(answer, generator, tmp_path, monkeypatch):
-    assert generator in _EVALUATED + _PARSED
+    assert generator in EVALUATED + PARSED
     monkeypatch.chdir(tmp_path)
     task = build(generator, Setup(train_size=1, held_out_size=1))
     (verdict,) = task.score([tagged(answer)], task.train)
@@ -151,13 +154,18 @@ def test_plain_literals():
 
 
 def test_a_scorer_that_raises_scores_the_completion_zero():
-    task = build("chain_sum", Setup(train_size=1, held_out_size=1))
-
     class Broken:
         def score_answer(self, answer, entry):
             raise RecursionError("too deep")
 
-    reward = type(task.reward)(Broken(), "chain_sum")
-    verdict = reward(tagged("1"), "1", {})
+    (verdict,) = GymReward(Broken(), "chain_sum").score_batch([tagged("1")], ["1"], [{}])
     assert (verdict.status, verdict.reward) == (Status.FAULT, 0)
     assert "RecursionError" in verdict.detail
+
+
+def test_what_happens_in_a_worker_is_told_apart():
+    reward = GymReward(None, "countdown")
+    own, machine = Crash("out of memory"), Crash("lost", infrastructure=True)
+    verdicts = [reward._verdict("1", "1", outcome) for outcome in (Timeout(5.0), own, machine, 0.05, None)]
+    assert [verdict.status for verdict in verdicts] == ["timeout", "fault", "fault", "wrong", "no-answer"]
+    assert [verdict.reward for verdict in verdicts] == [0, 0, None, 0.05, 0]
