@@ -8,6 +8,7 @@ docs/rewards-math.md.
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
@@ -113,15 +114,19 @@ def _at_once(completion: str, answer: str) -> tuple[Extraction, Verdict | None]:
         read_gold(answer)
     except GoldUnusable as error:
         return Extraction(None, ""), Verdict.bad_gold(str(error), gold=answer)
-    found = extract(completion[-_EXTRACT_LIMIT:])
-    if found.text is None:
-        return found, Verdict.no_answer(found.why, gold=answer)
+    found = Extraction(None, "")
     try:
+        found = extract(completion[-_EXTRACT_LIMIT:])
+        if found.text is None:
+            return found, Verdict.no_answer(found.why, gold=answer)
         return found, _from_judgement(found, judge(answer, found.text))
     except GoldUnusable as error:
         return found, Verdict.bad_gold(str(error), extracted=found.text, gold=answer)
     except NeedsAlgebra:
         return found, None
+    except Exception as error:  # a fault of ours that this completion found: nobody gains by finding one
+        trace = "".join(traceback.format_exception(error))[-2000:]
+        return found, Verdict.fault(trace, by_completion=True, extracted=found.text, gold=answer)
 
 
 def _from_judgement(found: Extraction, judgement: Judgement) -> Verdict:

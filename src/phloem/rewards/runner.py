@@ -2,8 +2,8 @@
 
 `Runner("package.module:function")` starts a supervisor process per worker (see `worker.py`). Each sample has a
 wall-clock and a memory limit, enforced by killing, and comes back as a `Result`, a `Timeout` or a `Crash`; a hostile
-sample costs itself and a fork of a few milliseconds. Safe from any thread and event loop (a call blocks its thread), and
-after a fork of the caller. No process survives the caller, however it ends.
+sample costs itself and a fork of a few milliseconds. Safe from any thread and event loop (a call blocks its thread),
+and after a fork of the caller. No process survives the caller, however it ends.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Timeout:
 @dataclass(frozen=True)
 class Crash:
     """The sample raised, ran out of memory or ended its process. `infrastructure`: the supervisor itself was lost,
-    twice, so that the sample may not be to blame."""
+    again and again, so that the sample may not be to blame."""
 
     detail: str
     infrastructure: bool = False
@@ -134,8 +134,8 @@ class Runner:
                             raise RunnerError(f"a worker could not start:\n{outcome}")
                         busy -= 1
                         index, tries = task
-                        if slot.lost and isinstance(outcome, Crash) and tries == 0:
-                            waiting.appendleft((index, 1))
+                        if slot.lost and isinstance(outcome, Crash) and tries < self.workers:
+                            waiting.appendleft((index, tries + 1))
                         else:
                             outcomes[index] = outcome
         finally:
@@ -160,8 +160,12 @@ class Runner:
             while True:
                 if self._closed:
                     raise RunnerError("this runner is closed")
-                if self._idle:
-                    return self._idle.pop()
+                while self._idle:
+                    slot = self._idle.pop()
+                    if slot.process.poll() is None:
+                        return slot
+                    slot.abandon()  # killed from outside while it was idle
+                    self._started.remove(slot)
                 if len(self._started) < self.workers:
                     slot = _Slot({**self._setup, "path": list(sys.path)})
                     self._started.append(slot)

@@ -5,7 +5,7 @@ real almost nowhere, their complex values must agree. An identity of school func
 points to 35 digits holds; one that fails, fails at the first. This needs no simplifier, whose running time nobody can
 bound.
 
-Sums, products, integrals and limits are read by math-verify's LaTeX parser and compared by sympy.
+Integrals and limits are read by math-verify's LaTeX parser and compared by sympy.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import mpmath
 from mpmath import mp, mpc, mpf
+from mpmath.libmp import NoConvergence
 
 from phloem.rewards.maths.expression import Node, is_foreign, symbols
 
@@ -23,6 +24,7 @@ __all__ = ["identical", "ratio_sign", "real"]
 
 DIGITS = 60
 POINTS = 12
+MAX_TERMS = 1000  # of a sum or product
 MAX_LOG2 = 2_000_000  # of a value; mpmath holds larger ones, but slowly
 _INTEGER_NAMES = set("nmkNMKijpqrsdl")
 _UNARY: dict[str, Callable[[Any], Any]] = {
@@ -44,9 +46,9 @@ def identical(left: Node, right: Node) -> bool:
         return True
     if is_foreign(left) or is_foreign(right):
         return _foreign_identical(left, right)
-    if any(_agree(left, right, _samples(symbols(left) | symbols(right)), log) for log in _log_readings(left, right)):
+    names = _variables(left) | _variables(right)
+    if any(_agree(left, right, _samples(names), log) for log in _log_readings(left, right)):
         return True
-    names = symbols(left) | symbols(right)
     if names and all(name in _INTEGER_NAMES for name in names):
         return _agree(left, right, _integer_samples(names), "ln")
     return False
@@ -56,8 +58,8 @@ def ratio_sign(left: Node, right: Node) -> int:
     """1 or -1 when left / right is one positive or negative constant at every sample point, else 0."""
     if is_foreign(left) or is_foreign(right):
         return 0
-    names = symbols(left) | symbols(right)
-    if not names or symbols(left) != symbols(right):
+    names = _variables(left)
+    if not names or names != _variables(right):
         return 0
     ratios = []
     for point in _samples(names):
@@ -107,6 +109,14 @@ def _samples(names: set[str]) -> Iterator[dict[str, Any]]:
         yield point
 
 
+def _variables(node: Node) -> set[str]:
+    """Free symbols without the names of functions: what a sample point gives values to."""
+    if node.head == "sym":
+        return symbols(node)
+    found = set().union(*map(_variables, node.args))
+    return found - {node.name} if node.head in ("sum", "prod") else found
+
+
 def _integer_samples(names: set[str]) -> Iterator[dict[str, Any]]:
     for k in range(POINTS):
         yield {name: mpf(1 + k + int(5 * _spread(k, name, "integer"))) for name in names}
@@ -137,7 +147,7 @@ def _agree(left: Node, right: Node, points: Iterator[dict[str, Any]], log: str) 
             differ_complex |= not equal
         elif not point:
             return False
-    if not symbols(left) and not symbols(right):
+    if not _variables(left) and not _variables(right):
         return seen_real + seen_complex == 1 and not differ_complex
     return seen_real >= 3 or (seen_real == 0 and seen_complex >= 4 and not differ_complex)
 
@@ -173,7 +183,7 @@ def _value(node: Node, point: dict[str, Any]) -> Any:
 def _evaluate(node: Node, point: dict[str, Any], log: str) -> Any:
     try:
         value = _operate(node, point, log)
-    except (ZeroDivisionError, ValueError, TypeError, OverflowError, mpmath.NoConvergence) as error:
+    except (ZeroDivisionError, ValueError, TypeError, OverflowError, NoConvergence) as error:
         raise Undefined(str(error)) from error
     if not mpmath.isfinite(value) and node.head != "inf":
         raise Undefined("not finite")
@@ -189,6 +199,8 @@ def _operate(node: Node, point: dict[str, Any], log: str) -> Any:
         return _symbol(node.name, point)
     if head == "inf":
         raise Undefined("infinite")
+    if head in ("sum", "prod"):
+        return _series(node, point, log)
     args = [_evaluate(arg, point, log) for arg in node.args]
     if head in _UNARY:
         _guard_magnitude(head, args[0])
@@ -218,14 +230,31 @@ def _operate(node: Node, point: dict[str, Any], log: str) -> Any:
     raise Undefined(f"no value for {head}")
 
 
+def _series(node: Node, point: dict[str, Any], log: str) -> Any:
+    """A sum or product over whole numbers of an index, of at most MAX_TERMS terms."""
+    term, low, high = node.args
+    first, last = _evaluate(low, point, log), _evaluate(high, point, log)
+    if not (_is_real(first) and first == int(first) and _is_real(last) and last == int(last)):
+        raise Undefined("an index that does not run over whole numbers")
+    if last - first >= MAX_TERMS:
+        raise Undefined("a series too long to evaluate")
+    total = mpf(0) if node.head == "sum" else mpf(1)
+    for index in range(int(first), int(last) + 1):
+        value = _evaluate(term, {**point, node.name: mpf(index)}, log)
+        total = total + value if node.head == "sum" else total * value
+    return total
+
+
 def _symbol(name: str, point: dict[str, Any]) -> Any:
+    if name in point:
+        return point[name]
     if name == "pi":
         return +mp.pi
     if name == "e":
         return +mp.e
     if name == "i":
         return mpc(0, 1)
-    return point[name]
+    raise Undefined(f"no value for {name}")
 
 
 def _logarithm(args: list[Any], reading: str) -> Any:
@@ -261,7 +290,7 @@ def _guard_magnitude(head: str, value: Any) -> None:
         raise Undefined(f"{head} of a number above 1e40")
 
 
-# -- sums, integrals, limits -----------------------------------------------------------------------------------------
+# -- integrals, limits -----------------------------------------------------------------------------------------
 
 
 def _has_head(node: Node, head: str) -> bool:

@@ -10,7 +10,19 @@ import re
 from dataclasses import dataclass
 
 from phloem.rewards.maths.phrases import (
-    BETWEEN, COPULA, CORRECTION, CUT, DENIAL, DOUBT, MATH, NOT_BEFORE, NUMBER, OR_MORE, PHRASE, RETRACTION, SCRATCHED,
+    BETWEEN,
+    COPULA,
+    CORRECTION,
+    CUT,
+    DENIAL,
+    DOUBT,
+    MATH,
+    NOT_BEFORE,
+    NUMBER,
+    OR_MORE,
+    PHRASE,
+    RETRACTION,
+    SCRATCHED,
 )  # fmt: skip
 
 __all__ = ["Extraction", "extract"]
@@ -247,7 +259,10 @@ def _unit_after(text: str) -> str:
 
 def _last_sentence(text: str) -> Extraction:
     """The last sentence, when it states one number or formula without doubt."""
-    block = [line for line in text.split("\n") if line.strip(" -*#=_")][-1].strip()
+    lines = [line for line in text.split("\n") if line.strip(" -*#=_.!")]
+    if not lines:
+        return Extraction(None, "nothing but punctuation")
+    block = lines[-1].strip()
     sentences = [s for s in re.split(r"(?<=[.!])\s+(?=[A-Z\\$*])", block) if s.strip()]
     sentence = sentences[-1].strip()
     if DOUBT.search(re.sub(r"\$[^$]*\$", "", sentence)):

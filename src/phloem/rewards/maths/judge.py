@@ -8,7 +8,8 @@ from functools import lru_cache
 
 from phloem.rewards.maths.compare import same
 from phloem.rewards.maths.exact import NotRational, TooLarge, rational
-from phloem.rewards.maths.expression import MAX_TEXT, Unreadable
+from phloem.rewards.maths.expression import Unreadable
+from phloem.rewards.maths.grammar import MAX_TEXT
 from phloem.rewards.maths.notation import normalise, squeeze
 from phloem.rewards.maths.reader import read_value
 from phloem.rewards.maths.scalars import Algebra, GoldUnusable

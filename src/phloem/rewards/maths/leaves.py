@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from phloem.rewards.maths.expression import FUNCTIONS, Node, Unreadable, number, read_expression
+from phloem.rewards.maths.expression import Node, Unreadable, number
+from phloem.rewards.maths.grammar import FUNCTIONS, read_expression
 from phloem.rewards.maths.notation import split_top, squeeze
 from phloem.rewards.maths.units import NUMBER_WORDS, bare_letter_units, split_unit
 from phloem.rewards.maths.values import Based, Clock, Matrix, Ratio, Scalar, Text, Value
@@ -25,7 +26,7 @@ __all__ = [
 _LITERAL = re.compile(r"^[-+]?(\d[\d,]*\.?\d*|\.\d+)(?:[eE]([-+]?\d+)|\*10\^\{?\(?([-+]?\d+)\)?\}?)?$")
 _CLOCK = re.compile(r"^(\d{1,2}):([0-5]\d)(?::([0-5]\d))?\s*(?:\\text\{)?\s*([ap])?\.?\s?(m)?\.?\s*\}?$", re.IGNORECASE)
 _WORDS = re.compile(r"^[A-Za-z0-9 .,:'&/\"()?!-]+$")
-FOREIGN = ("\\sum", "\\int", "\\prod", "\\lim", "\\oint", "\\gcd", "\\lcm", "\\max", "\\min")
+FOREIGN = ("\\int", "\\lim", "\\oint", "\\gcd", "\\lcm", "\\max", "\\min")
 MAX_WORDS = 6
 MAX_ITEMS = 64
 

@@ -72,9 +72,9 @@ BETWEEN = _words(r"""
 """All of the text between two boxes when they form one answer; the group is the joining word."""
 
 DOUBT = _words(r"""
-    \b(?: not | never | cannot | can't | don't | doesn't | isn't | aren't | won't | unknown | unclear | unsure | uncertain
-        | impossible\ to | maybe | perhaps | possibly | might | could\ be | guess | assume | suppose | if | whether
-        | considered | tried | either )\b
+    \b(?: not | never | cannot | can't | don't | doesn't | isn't | aren't | won't | unknown | unclear | unsure
+        | uncertain | impossible\ to | maybe | perhaps | possibly | might | could\ be | guess | assume | suppose | if
+        | whether | considered | tried | either )\b
     | \?
 """)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from phloem.rewards.maths.expression import Node, Unreadable, symbols
+from phloem.rewards.maths.expression import Node, Unreadable, number, symbols
 from phloem.rewards.maths.leaves import (
     MAX_ITEMS,
     MAX_WORDS,
@@ -232,7 +232,8 @@ def _equation(text: str, gold: bool) -> Value:
         raise Unreadable("an equation between things that are not expressions")
     if not symbols(left):
         return _chain("", scalars, signs)
-    if all(not symbols(scalar.node) for scalar in scalars[1:]) and _is_label(left):
+    to_zero = left.head == "add" and scalars[-1].node == number(0)  # x + y = 0 is an equation, not a value of x + y
+    if all(not symbols(scalar.node) for scalar in scalars[1:]) and _is_label(left) and not to_zero:
         return _chain(squeeze(parts[0]), scalars[1:], signs[1:], Relation(left, scalars[1].node))
     if len(scalars) == 2:
         return Relation(scalars[0].node, scalars[1].node)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 
-from phloem.rewards.maths.expression import Node, Unreadable, read_expression
+from phloem.rewards.maths.expression import Node, Unreadable
+from phloem.rewards.maths.grammar import read_expression
 from phloem.rewards.maths.notation import split_top, squeeze
 from phloem.rewards.maths.values import Inequality, Piece, RealSet, Sequence, Value
 
