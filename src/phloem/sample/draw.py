@@ -17,13 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 __all__ = ["Draw", "uniforms"]
 
 _BLOCK = 256
 """Vocabulary entries summed together: a draw searches the blocks first, then one block."""
-_ROWS = 8
-"""Rows worked on at a time, so that a vocabulary's worth of them stays in a core's cache."""
+_ENTRIES = 800_000
+"""Logits worked on at a time, so that they stay in a core's cache."""
 
 
 def uniforms(seed: int, key: tuple[int, ...], branch: tuple[int, ...], n: int) -> np.ndarray:
@@ -55,7 +56,8 @@ class Draw:
             FloatingPointError: logits that are not numbers.
         """
         u = torch.from_numpy(np.ascontiguousarray(numbers)).to(logits.device)
-        parts = [self._rows(logits[i : i + _ROWS], u[i : i + _ROWS]) for i in range(0, len(logits), _ROWS)]
+        step = max(1, _ENTRIES // logits.shape[1])
+        parts = [self._rows(logits[i : i + step], u[i : i + step]) for i in range(0, len(logits), step)]
         tokens = torch.cat([t for t, _ in parts]).cpu().numpy()
         logprobs = torch.cat([p for _, p in parts]).cpu().numpy()
         if not np.isfinite(logprobs).all():
@@ -65,41 +67,37 @@ class Draw:
         return tokens, logprobs
 
     def _rows(self, logits: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        n, size = logits.shape
-        width = -(-size // _BLOCK) * _BLOCK
-        scaled = torch.full((n, width), -torch.inf, dtype=torch.float32, device=logits.device)
-        scaled[:, :size] = logits
+        scaled = logits.float()
         if self.temperature != 1:
-            scaled /= self.temperature
-        scaled -= scaled.amax(-1, keepdim=True)
-        weights = scaled.exp()
-        blocks = weights.view(n, -1, _BLOCK)
-        log_total = blocks.sum(-1).double().sum(-1).log()
-        if self.top_k or self.top_p < 1:
-            self._cut(weights)
-        tokens = _inverse_cdf(blocks, u)
-        return tokens, (scaled.gather(1, tokens[:, None]).squeeze(1).double() - log_total).float()
+            scaled = scaled / self.temperature
+        if rest := scaled.shape[1] % _BLOCK:
+            scaled = F.pad(scaled, (0, _BLOCK - rest), value=-torch.inf)
+        probabilities = scaled.softmax(-1)
+        cut = self.top_k or self.top_p < 1
+        tokens = _inverse_cdf(self._cut(probabilities) if cut else probabilities, u)
+        return tokens, probabilities.gather(1, tokens[:, None]).squeeze(1).log()
 
-    def _cut(self, weights: torch.Tensor) -> None:
-        """Sets the weights outside top-k and top-p to 0; the most probable token always stays."""
-        k = min(self.top_k, weights.shape[-1]) or weights.shape[-1]
-        top, index = weights.topk(k, dim=-1)
+    def _cut(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """The probabilities with those outside top-k and top-p at 0; the most probable token always stays."""
+        size = probabilities.shape[-1]
+        top, index = probabilities.topk(min(self.top_k or size, size), dim=-1)
         if self.top_p < 1:
             share = top.double() / top.double().sum(-1, keepdim=True)
-            top[share.cumsum(-1) - share >= self.top_p] = 0
-        weights.zero_().scatter_(1, index, top)
+            top = top.masked_fill(share.cumsum(-1) - share >= self.top_p, 0)
+        return torch.zeros_like(probabilities).scatter_(1, index, top)
 
 
-def _inverse_cdf(blocks: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    """Ids (n,) whose interval of the cumulative weights holds u times their sum; never an id of weight 0.
+def _inverse_cdf(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """Ids (n,) whose interval of the cumulative weights (n, V) holds u times their sum; never an id of weight 0.
 
-    `blocks` is (n, blocks, entries). The search runs over the blocks' sums and then inside one block, in float64.
+    The search runs over the sums of blocks of entries and then inside one block, in float64.
     """
+    blocks = weights.view(len(weights), -1, _BLOCK)
     sums = blocks.sum(-1).double()
     block, rest = _search(sums, u * sums.sum(-1))
     entries = blocks[torch.arange(len(block), device=block.device), block].double()
     entry, _ = _search(entries, rest)
-    return block * blocks.shape[-1] + entry
+    return block * _BLOCK + entry
 
 
 def _search(weights: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
