@@ -71,6 +71,7 @@ def test_mirrored_sums_are_on_the_same_side():
     ("style", "pattern"),
     [
         ("plan", r"^(first )?\d+ \+ \d+ (and|then) \d+ \+ \d+$"),
+        ("half", r"^(first )?\d+ \+ \d+ = \d+ (and|then) \d+ \+ \d+$"),
         ("partial", r"^\d+ \+ \d+ = \d+(,| and) \d+ \+ \d+ = \d+$"),
     ],
 )
@@ -116,7 +117,7 @@ def test_the_format_reward_is_added_with_its_weight():
         ({"name": "sumz"}, "did you mean sums"),
         ({"args": {"digit": 2}}, r"task.args.digit is not an argument.*digits, style"),
         ({"args": {"digits": "2"}}, r"task.args.digits is '2'; it takes a whole number"),
-        ({"args": {"style": "fancy"}}, "one of plan, partial, mixed"),
+        ({"args": {"style": "fancy"}}, "one of plan, half, partial, mixed"),
         ({"system_prompt": "x", "args": {"instruction_role": "system"}}, "instruction_role must be user"),
         ({"name": "data", "args": {"path": "x.jsonl"}}, "task.args.reward is needed"),
     ],
@@ -130,6 +131,7 @@ def test_settings_that_cannot_be_honoured(config, message):
     ("config", "message"),
     [
         ({"args": {"digits": 0}}, "digits is 0"),
+        ({"args": {"digits": 1, "style": "half"}}, "would state the answer"),
         ({"name": "products", "args": {"digits": 1}}, r"fewer than task.held_out_size 256"),
         ({"name": "products", "train_size": 500}, r"fewer than task.train_size 500"),
         ({"name": "last-word", "args": {"words": 1}}, "words is 1"),

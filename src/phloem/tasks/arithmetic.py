@@ -12,14 +12,14 @@ from phloem.tasks.task import ExampleTask, Setup, TaskError
 __all__ = ["larger", "max_of_4", "products", "sums"]
 
 DEFAULT = Setup()
-Style = Literal["plan", "partial", "mixed"]
+Style = Literal["plan", "half", "partial", "mixed"]
 
 
 def sums(setup: Setup = DEFAULT, *, digits: int = 2, style: Style = "plan") -> ExampleTask:
     """What is 47 + 38? Two numbers of `digits` digits; 8,100 ordered pairs at 2.
 
     `style` of the demonstrations' thoughts: `plan` names the sums by place ("40 + 30 and 7 + 8"), `partial` also gives
-    their results, `mixed` draws from both. Neither adds them up.
+    their results, `half` the first result only, `mixed` draws from all. None adds them up.
     """
     _check(digits=digits, style=style)
 
@@ -81,6 +81,8 @@ def max_of_4(setup: Setup = DEFAULT, *, digits: int = 2) -> ExampleTask:
 def _check(*, digits: int, style: Style = "plan") -> None:
     if not 1 <= digits <= 9:
         raise TaskError(f"digits is {digits}; it must be between 1 and 9")
+    if digits == 1 and style != "plan":
+        raise TaskError(f"style is {style!r}; with one digit it would state the answer, use plan")
     if style not in get_args(Style):
         raise TaskError(f"style is {style!r}; it must be one of {', '.join(get_args(Style))}")
 
@@ -99,11 +101,14 @@ def _thoughts(style: str, terms: list[tuple[int, int, int]], sign: str) -> tuple
     """Wordings for terms (x, y, result of x sign y), largest place first."""
     plans = [f"{x} {sign} {y}" for x, y, _ in terms]
     partials = [f"{x} {sign} {y} = {z}" for x, y, z in terms]
+    halves, backwards = [partials[0], *plans[1:]], [partials[-1], *plans[-2::-1]]
     wordings = {
         "plan": (_listed(plans), f"first {_listed(plans, ' then ')}", _listed(plans[::-1])),
+        "half": (_listed(halves), f"first {_listed(halves, ' then ')}", _listed(backwards)),
         "partial": (_listed(partials, ", "), _listed(partials), _listed(partials[::-1], ", ")),
     }
-    return wordings["plan"] + wordings["partial"] if style == "mixed" else wordings[style]
+    chosen = sum(wordings.values(), ()) if style == "mixed" else wordings[style]
+    return tuple(dict.fromkeys(chosen))
 
 
 def _listed(parts: list[str], last: str = " and ") -> str:
