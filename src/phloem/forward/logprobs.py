@@ -6,6 +6,7 @@ At a fork one position predicts several tokens; each gets its own log-probabilit
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -48,7 +49,8 @@ def logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, chunk: int 
         chunk: positions whose logits are held at once.
 
     Raises:
-        ValueError: the model was not prepared, the pack is on another device or trains no token, or a bad argument.
+        ValueError: the model was not prepared, the pack is on another device, trains no token or
+            is longer than the positions the model has learned, or a bad argument.
     """
     if temperature <= 0 or chunk < 1:
         raise ValueError(f"temperature is {temperature} and chunk {chunk}; both must be positive")
@@ -57,6 +59,9 @@ def logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, chunk: int 
     whole = causal_lm(model)
     if whole.config._attn_implementation not in [attention_name(engine) for engine in ENGINES]:
         raise ValueError(f"{type(whole).__name__} cannot run on trees yet: call forward.prepare on it first")
+    longest, limit = pack.longest, _learned_positions(whole)
+    if limit is not None and longest > limit:
+        raise ValueError(f"a row of {longest} tokens is longer than the {limit} positions the model has learned")
     body, head = split(model)
     if pack.tokens_T.device != whole.device:
         raise ValueError(f"the pack is on {pack.tokens_T.device}, the model on {whole.device}: use pack.to(...)")
@@ -67,3 +72,9 @@ def logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, chunk: int 
     sorted_E, entropy_P = head_logprobs(hidden_P, head, targets, temperature, chunk)
     logprobs_E = torch.empty_like(sorted_E).index_copy(0, order, sorted_E)
     return Logprobs(logprobs_E, entropy_P.index_select(0, pack.slot_E))
+
+
+def _learned_positions(whole: Any) -> int | None:
+    """How many positions a model without rotary embeddings has; None: no limit."""
+    config = whole.config.get_text_config()
+    return None if getattr(config, "rope_parameters", None) else getattr(config, "max_position_embeddings", None)

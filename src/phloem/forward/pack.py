@@ -56,6 +56,11 @@ class Pack:
         return int(self.tree_start[-1])
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest row, its prompt included."""
+        return max(int(tree.depth_T.max()) for tree in self.trees) + 1
+
+    @property
     def target_E(self) -> Int64[torch.Tensor, " E"]:
         """Ids of the trained tokens."""
         return self.tokens_T[self.trained_E]
