@@ -1,4 +1,4 @@
-"""Gold answers, completions and the verdict that must come out, by kind. `B` makes a completion that boxes an answer."""
+"""Gold answers, completions and the verdict that must come out, by kind. `B` boxes an answer in a sentence."""
 
 from __future__ import annotations
 

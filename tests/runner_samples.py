@@ -47,3 +47,14 @@ def behave(kind: str, value: int) -> object:
     if kind == "pid":
         return os.getpid()
     return value
+
+
+def slow_judge(gold: str, answer: str) -> object:
+    """Stands in for the maths judge: anything with an alpha takes for ever, with a beta it crashes."""
+    from phloem.rewards.maths.judge import judge_with_algebra
+
+    if "\\alpha" in gold + answer:
+        time.sleep(60)
+    if "\\beta" in gold + answer:
+        os._exit(3)
+    return judge_with_algebra(gold, answer)

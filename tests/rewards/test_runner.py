@@ -161,7 +161,7 @@ def test_a_function_that_does_not_import_is_an_error_with_its_reason() -> None:
 def test_limits_that_make_no_sense_are_refused(options: dict[str, float], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         Runner("runner_samples:double", **options)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="package.module:function"):
+    with pytest.raises(ValueError, match=r"package\.module:function"):
         Runner("double")
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from phloem.rewards.maths.compare import same
 from phloem.rewards.maths.exact import NotRational, TooLarge, rational
-from phloem.rewards.maths.expression import Unreadable
+from phloem.rewards.maths.expression import Node, Unreadable
 from phloem.rewards.maths.grammar import MAX_TEXT
 from phloem.rewards.maths.notation import normalise, squeeze
 from phloem.rewards.maths.reader import read_value
@@ -46,6 +46,8 @@ def read_gold(gold: str) -> tuple[Value, str]:
         raise GoldUnusable(f"the gold answer cannot be read ({error}): {gold[:80]!r}") from error
     if isinstance(value, Named) and any(_plainly_false(a, b) for a, b, about in value.claims if not about):
         raise GoldUnusable(f"the gold answer asserts a false equality: {gold[:80]!r}")
+    if isinstance(value, Scalar) and _divides_by_zero(value.node):
+        raise GoldUnusable(f"the gold answer divides by zero: {gold[:80]!r}")
     return value, squeeze(text)
 
 
@@ -94,8 +96,18 @@ def _same_words(gold: Value, spelling: str, answer: str) -> bool:
     return len(ours) > 2 or isinstance(gold, Text)
 
 
-def _plainly_false(a: object, b: object) -> bool:
+def _divides_by_zero(node: Node) -> bool:
     try:
-        return rational(a) != rational(b)  # type: ignore[arg-type]
+        rational(node)
+    except ZeroDivisionError:
+        return True
+    except (NotRational, TooLarge):
+        pass
+    return False
+
+
+def _plainly_false(a: Node, b: Node) -> bool:
+    try:
+        return rational(a) != rational(b)
     except (NotRational, TooLarge, ZeroDivisionError):
         return False
