@@ -49,7 +49,7 @@ def assert_same(group: Group, rule: Rule, totals: credit.Totals) -> None:
         np.testing.assert_allclose(fast[prefix], expected, rtol=1e-12, atol=1e-14)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(groups(SHAPE), RULES)
 def test_credit_equals_the_loop_over_rollouts(group: Group, rule: Rule):
     assert_same(group, rule, credit.Totals(n_groups=3, Z=211, U=97))
@@ -65,7 +65,7 @@ def test_every_corner_of_the_rule_space(unit, baseline, scale, normaliser):
     assert_same(group, rule, credit.Totals.of([PrefixTree.from_group(group.scored())]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(groups(SHAPE), RULES)
 def test_rows_add_up_to_the_tree(group: Group, rule: Rule):
     """What `to_rows` hands to a row-by-row trainer sums, over rows, to the credit of each tree token."""
@@ -89,7 +89,7 @@ def test_rows_add_up_to_the_tree(group: Group, rule: Rule):
         np.testing.assert_allclose(total, expected.get(prefix, (0, 0, 0)), rtol=1e-11, atol=1e-14)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([n for n in presets.names() if n != "dr-grpo"]))
 def test_the_order_of_rollouts_does_not_change_the_credit(seed: int, name: str):
     rng = np.random.default_rng(seed)

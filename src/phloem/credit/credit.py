@@ -94,11 +94,16 @@ def assign(group: Group, rule: Rule, totals: Totals | None = None, tree: PrefixT
         divisor_B=gained.divisor_B,
         weight_B=weight_B,
         count_E=count_E,
-        c_pos_T=np.bincount(over.entry_token_E, np.maximum(gain_E, 0.0), minlength=size),
-        c_neg_T=np.bincount(over.entry_token_E, np.minimum(gain_E, 0.0), minlength=size),
-        c_kl_T=np.bincount(over.entry_token_E, kl_E, minlength=size),
+        c_pos_T=_summed(over.entry_token_E, np.maximum(gain_E, 0.0), size),
+        c_neg_T=_summed(over.entry_token_E, np.minimum(gain_E, 0.0), size),
+        c_kl_T=_summed(over.entry_token_E, kl_E, size),
         zero_spread=is_flat(tree.group.rewards_R, rounding(tree.group.rewards_R)),
     )
+
+
+def _summed(index_E: np.ndarray, values_E: np.ndarray, size: int) -> np.ndarray:
+    """Values added up by index; numpy's bincount forgets its weights' type where there is nothing to count."""
+    return np.bincount(index_E, values_E, minlength=size).astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, eq=False)

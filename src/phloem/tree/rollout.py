@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import cast
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 __all__ = ["Finish", "Group", "Segment"]
 
@@ -34,7 +34,7 @@ class Segment:
     """A run of tokens sampled in one go.
 
     Attributes:
-        tokens: ids, shape (n,); n may be 0.
+        tokens: ids, integers of shape (n,), kept as int64; n may be 0.
         parent: index in the group of the segment that this one continues; None: it starts at the prompt.
         sampled: shape (n,); False marks forced text, which is context and is never counted or trained. None: all
             sampled.
@@ -46,10 +46,11 @@ class Segment:
         ValueError: arrays of another shape, negative ids, a reward that is not finite.
     """
 
-    tokens: Int64[np.ndarray, " n"]
+    # Loosely annotated: whatever comes in is judged below, with an error that says more than a type checker's.
+    tokens: np.ndarray
     parent: int | None = None
-    sampled: Bool[np.ndarray, " n"] | None = None
-    logprobs: Float[np.ndarray, " n"] | None = None
+    sampled: np.ndarray | None = None
+    logprobs: np.ndarray | None = None
     finish: Finish = Finish.STOP
     reward: float | None = None
 
@@ -84,7 +85,7 @@ class Group:
         ValueError: an empty prompt, a parent that does not come before its child, a reward on an inner segment.
     """
 
-    prompt: Int64[np.ndarray, " P"]
+    prompt: np.ndarray
     segments: tuple[Segment, ...]
 
     def __post_init__(self) -> None:
