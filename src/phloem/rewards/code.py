@@ -95,10 +95,10 @@ def _texts(value: Any, name: str) -> tuple[str, ...]:
 
 
 def _pair(value: Any) -> tuple[str, str]:
-    parts = (value.get("stdin"), value.get("stdout")) if isinstance(value, Mapping) else tuple(value)
-    if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+    parts = (value.get("stdin"), value.get("stdout")) if isinstance(value, Mapping) else value
+    if not isinstance(parts, (tuple, list)) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
         raise ValueError('stdin_stdout holds {"stdin": text, "stdout": text} or pairs of texts')
-    return parts
+    return parts[0], parts[1]
 
 
 def extract_code(completion: str) -> str | None:

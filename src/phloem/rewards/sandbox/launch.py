@@ -170,7 +170,7 @@ class Process:
         if self._outer.returncode is not None:
             return
         if not self._kill_inner() or self.wait(time.monotonic() + 5) is None:
-            self._outer.kill()
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)  # Popen.kill would reap it behind our back
             self.wait(float("inf"))
 
     def _kill_inner(self) -> bool:

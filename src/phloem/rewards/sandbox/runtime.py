@@ -21,7 +21,6 @@ NOBODY = 65534
 INSIDE = 1000
 """What user and group look like from inside, whoever the launcher is."""
 
-_SYSTEM = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")
 _COPIES = Path("/var/cache/phloem")
 _NOT_COPIED = ("site-packages", "test", "idlelib", "tkinter", "ensurepip", "turtledemo", "config-*")
 _log = logging.getLogger(__name__)
@@ -57,19 +56,37 @@ def runtime() -> Runtime:
     python = {path: path for path in (executable, library, *shared)}
     if os.geteuid() == 0 and not all(_readable_by_all(path) for path in (executable, library / "os.py", *shared)):
         python = _copy(executable, library, shared)
-    packages = [*Path("/usr/lib").glob("python3*/*-packages"), *library.glob("*-packages")]
-    if python[library] != library:
-        packages = [path for path in packages if not path.is_relative_to(library)]
-    system = [Path(path) for path in _SYSTEM if os.path.exists(path)]
+    found = {path: path for path in _system() if not path.is_symlink()} | python
     return Runtime(
         executable=str(executable),
-        mounts=tuple(
-            (str(outside), str(inside))
-            for inside, outside in ({path: path for path in system if not path.is_symlink()} | python).items()
+        mounts=tuple((str(outside), str(inside)) for inside, outside in found.items()),
+        links=tuple((os.readlink(path), str(path)) for path in _system() if path.is_symlink()),
+        hidden=tuple(
+            str(inside / packages.relative_to(outside))
+            for inside, outside in found.items()
+            for pattern in ("*-packages", "python3*/*-packages")
+            for packages in sorted(outside.glob(pattern))
         ),
-        links=tuple((os.readlink(path), str(path)) for path in system if path.is_symlink()),
-        hidden=tuple(sorted({str(path) for path in packages})),
     )
+
+
+def _system() -> list[Path]:
+    """Where shared libraries and their loader are; links among these paths are kept as links.
+
+    Debian keeps libraries in a folder of the architecture, and in /usr/lib beside it all sorts of programs.
+    """
+    architecture = sysconfig.get_config_var("MULTIARCH") or ""
+    folders = [Path(root, architecture) for root in ("/usr/lib", "/lib") if architecture]
+    if not any(folder.is_dir() for folder in folders):
+        folders = [Path("/usr/lib")]
+    loaders = sorted(Path("/usr/lib").glob("ld-*.so*"))
+    paths = [*folders, *loaders, *map(Path, ("/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache"))]
+    if Path("/lib").is_symlink():
+        paths = [path for path in paths if path.parent != Path("/lib")]
+    elif len(folders) > 1:
+        paths.remove(Path("/lib"))
+        paths += sorted(Path("/lib").glob("ld-*.so*"))
+    return [path for path in paths if path.exists()]
 
 
 def _readable_by_all(path: Path) -> bool:
