@@ -234,12 +234,13 @@ def _series(node: Node, point: dict[str, Any], log: str) -> Any:
     """A sum or product over whole numbers of an index, of at most MAX_TERMS terms."""
     term, low, high = node.args
     first, last = _evaluate(low, point, log), _evaluate(high, point, log)
-    if not (_is_real(first) and first == int(first) and _is_real(last) and last == int(last)):
-        raise Undefined("an index that does not run over whole numbers")
+    if not all(_is_real(end) and abs(end) < 10**9 and end == int(mpmath.re(end)) for end in (first, last)):
+        raise Undefined("an index that does not run over whole numbers below a thousand million")
+    first, last = int(mpmath.re(first)), int(mpmath.re(last))
     if last - first >= MAX_TERMS:
         raise Undefined("a series too long to evaluate")
     total = mpf(0) if node.head == "sum" else mpf(1)
-    for index in range(int(first), int(last) + 1):
+    for index in range(first, last + 1):
         value = _evaluate(term, {**point, node.name: mpf(index)}, log)
         total = total + value if node.head == "sum" else total * value
     return total
@@ -274,8 +275,9 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 def _real_root(radicand: Any, degree: Any) -> Any:
-    if _is_real(radicand) and mpmath.re(radicand) < 0 and degree == int(degree) and int(degree) % 2:
-        return -mpmath.root(-mpmath.re(radicand), int(degree))
+    odd = _is_real(degree) and abs(degree) < 10**6 and degree == int(mpmath.re(degree)) and int(mpmath.re(degree)) % 2
+    if odd and _is_real(radicand) and mpmath.re(radicand) < 0:
+        return -mpmath.root(-mpmath.re(radicand), int(mpmath.re(degree)))
     return _power(radicand, 1 / degree)
 
 

@@ -249,6 +249,8 @@ class _Comparison:
         if isinstance(ours, Ratio) and isinstance(theirs, Ratio):
             if len(ours.items) != len(theirs.items):
                 return False
+            if number(0) in ours.items + theirs.items:
+                return ours == theirs
             (first, *ours_rest), (other, *theirs_rest) = ours.items, theirs.items
             pairs = zip(ours_rest, theirs_rest, strict=True)
             return all(self.numbers.equal_nodes(Node("mul", (g, other)), Node("mul", (a, first))) for g, a in pairs)
@@ -270,8 +272,9 @@ def _difference(left: Node, right: Node) -> Node:
 
 
 def _renamed(node: Node, old: str, new: str) -> Node:
-    if node.head == "sym" and node.name == old:
-        return replace(node, name=new)
+    """The tree with two symbols exchanged, so that a free `new` is not captured."""
+    if node.head == "sym" and node.name in (old, new):
+        return replace(node, name=new if node.name == old else old)
     return replace(node, args=tuple(_renamed(arg, old, new) for arg in node.args))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from phloem.rewards.maths.phrases import (
     BETWEEN,
+    CONDITION,
     COPULA,
     CORRECTION,
     CUT,
@@ -277,17 +278,37 @@ def _last_sentence(text: str) -> Extraction:
     rest = sentence[start.end() :] if start else sentence
     if _looks_mathematical(rest.rstrip(".")):
         return Extraction(_unwrapped(rest), "the formula in the last sentence")
-    copulas = list(COPULA.finditer(rest))
     numbers = [match.group().strip() for match in NUMBER.finditer(rest)]
+    stated = _after_equals(rest)
+    if stated is not None:
+        return Extraction(stated, "the number after the last equals sign")
+    if CONDITION.search(rest):
+        return Extraction(None, "the last sentence is conditional")
+    copulas = list(COPULA.finditer(rest))
     if copulas:
-        tail = rest[copulas[-1].end() :]
-        tail = re.split(r",\s|;\s|\s\(", tail, maxsplit=1)[0]
+        tail = re.split(r",\s|;\s|\s\(", rest[copulas[-1].end() :], maxsplit=1)[0]
         found = NUMBER.search(tail)
         if found and len(NUMBER.findall(tail)) == 1 and (found.start() <= 25 or len(numbers) == 1):
-            return Extraction(_unwrapped(tail[found.start() :]), "the number in the last sentence")
+            return Extraction(_with_unit(tail[found.start() :]), "the number in the last sentence")
     if len(set(numbers)) == 1:
         return Extraction(numbers[0], "the only number in the last sentence")
     return Extraction(None, "no final answer")
+
+
+def _after_equals(sentence: str) -> str | None:
+    """The number that stands right after the last equals sign of a sentence, with a short unit."""
+    _, sign, tail = sentence.rpartition("=")
+    found = NUMBER.match(tail.lstrip()) if sign else None
+    return _with_unit(tail.lstrip()) if found else None
+
+
+def _with_unit(text: str) -> str:
+    """The number at the start of a text and the words after it, if they are few enough to be its unit."""
+    found = NUMBER.match(text)
+    assert found is not None
+    rest = re.split(r"[,;(]", text[found.end() :], maxsplit=1)[0].rstrip(".!* ")
+    is_unit = len(rest.split()) <= 2 and "$" not in found.group()
+    return _unwrapped(text[: found.end()] + (rest if is_unit else ""))
 
 
 def _unwrapped(text: str) -> str:

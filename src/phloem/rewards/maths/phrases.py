@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 __all__ = [
-    "BETWEEN", "COPULA", "CORRECTION", "CUT", "DENIAL", "DOUBT", "MATH", "NOT_BEFORE", "NUMBER", "OR_MORE", "PHRASE",
-    "RETRACTION", "SCRATCHED",
+    "BETWEEN", "CONDITION", "COPULA", "CORRECTION", "CUT", "DENIAL", "DOUBT", "MATH", "NOT_BEFORE", "NUMBER",
+    "OR_MORE", "PHRASE", "RETRACTION", "SCRATCHED",
 ]  # fmt: skip
 
 
@@ -73,10 +73,12 @@ BETWEEN = _words(r"""
 
 DOUBT = _words(r"""
     \b(?: not | never | cannot | can't | don't | doesn't | isn't | aren't | won't | unknown | unclear | unsure
-        | uncertain | impossible\ to | maybe | perhaps | possibly | might | could\ be | guess | assume | suppose | if
-        | whether | considered | tried | either )\b
+        | uncertain | impossible\ to | maybe | perhaps | possibly | might | could\ be | guess | whether | considered
+        | tried | either )\b
     | \?
 """)
+
+CONDITION = _words(r"\b(?: if | assume | suppose | assuming | supposing )\b")
 
 COPULA = _words(r"""
     (?: \b(?: is | are | was | were | be | equals | equal\ to | gives | gets? | yields | has | have | costs? | makes?
@@ -97,12 +99,15 @@ CUT = re.compile(
 MATH = re.compile(
     r"""
     \$\$ [^$]+ \$\$
-    | (?<!\\) \$ (?!\d[\d,.]*\*\*) [^$\n]+? (?<!\\) \$
+    | (?<!\\) \$ (?! \s | \d[\d,.]*\*\*) [^$\n]+? (?<![\s\\]) \$ (?!\d)
+    | (?<!\\) \$ \s [^$\n]+? \s \$ (?!\d)
     | \\\( (?: [^\\] | \\(?!\)) )+ \\\)
     | \\\[ (?: [^\\] | \\(?!\]) )+ \\\]
     """,
     re.VERBOSE,
 )
+"""A formula between delimiters. A dollar before a number is money unless its partner stands as a closing one does: not
+after a space (or with one on both inner sides) and not before a digit."""
 
 NUMBER = re.compile(
     r"""
