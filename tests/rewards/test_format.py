@@ -1,6 +1,8 @@
 """The strict format, and the answer taken out of a completion."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phloem.rewards import Format, Status, extract_answer, parse_format
 
@@ -95,3 +97,23 @@ def test_long_completions_take_linear_time():
     hostile = "<think>" * 50_000 + "<answer>" * 50_000 + "</answer>" * 50_000
     assert Format()(hostile).status is Status.WRONG
     assert extract_answer(hostile) is None
+
+
+PIECES = st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "85", " ", "\r\n", "<", "x"]))
+
+
+@given(PIECES)
+@settings(max_examples=300, deadline=None)
+def test_the_strict_format_and_the_extraction_agree(pieces):
+    completion = "".join(pieces)
+    parsed = parse_format(completion)
+    if parsed is not None:
+        assert extract_answer(completion) == parsed.answer
+        assert parse_format(completion + "x") is None
+        assert parse_format(completion.replace("<think>", ""), prefilled=True) == parsed
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+@settings(max_examples=200, deadline=None)
+def test_bodies_come_back_stripped(thought, answer):
+    assert parse_format(f"<think>{thought}</think><answer>{answer}</answer>") == (thought.strip(), answer.strip())

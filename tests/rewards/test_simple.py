@@ -3,6 +3,8 @@
 from fractions import Fraction
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phloem.rewards import Choice, Exact, Number, RewardError, Status
 from phloem.rewards.simple import parse_number
@@ -132,3 +134,19 @@ def test_choice_bad_gold():
     assert Choice(labels="1234")(tagged("2"), 2).reward == 1.0
     with pytest.raises(RewardError, match="labels"):
         Choice(labels="a-b")
+
+
+@given(st.fractions(), st.integers(-999_999_999, 999_999_999))
+@settings(max_examples=200, deadline=None)
+def test_every_number_is_right_against_itself_however_it_is_written(fraction, integer):
+    assert Number()(tagged(fraction), str(fraction)).status is Status.RIGHT
+    for written in (
+        f"{integer}",
+        f"{integer:,}",
+        f"{integer}.0",
+        f"{integer}e0",
+        f"{2 * integer}/2",
+        f" {integer} km.",
+    ):
+        assert Number()(tagged(written), integer).status is Status.RIGHT
+    assert Number()(tagged(integer), fraction).status is (Status.RIGHT if integer == fraction else Status.WRONG)
