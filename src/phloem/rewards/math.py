@@ -91,7 +91,7 @@ def _workers(answer: str) -> Runner:
     symbolic = any(macro in answer for macro in FOREIGN)
     with _pool_lock:
         if symbolic not in _pools:
-            extra = ["sympy", "latex2sympy2_extended.latex2sympy2"] if symbolic else []
+            extra = ["math_verify.parser"] if symbolic else []
             _pools[symbolic] = Runner(
                 "phloem.rewards.maths.judge:judge_with_algebra",
                 seconds=SECONDS,

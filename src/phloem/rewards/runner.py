@@ -252,6 +252,8 @@ class _Slot:
     def receive(self) -> tuple[tuple[int, int] | None, Any]:
         """(task, outcome) of the message that waits; (None, None) for the greeting; (None, why) for a failed start."""
         task, late = self.task, time.monotonic() > self.deadline
+        kind: str
+        value: Any
         try:
             kind, value = ("lost", "no reply") if late else read_message(self.reader)
         except (EOFError, OSError):

@@ -11,6 +11,7 @@ Integrals and limits are read by math-verify's LaTeX parser and compared by symp
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -300,15 +301,19 @@ def _has_head(node: Node, head: str) -> bool:
 
 
 def _foreign_identical(left: Node, right: Node) -> bool:
-    """Two texts that math-verify's parser reads, compared by sympy; False when it reads neither."""
-    import sympy
-    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+    """Two texts that math-verify's parser reads, compared by sympy; False when it cannot read one.
 
-    settings = ConversionConfig(lowercase_symbols=False)
+    The parser drops the case of letters, so texts in which both R and r occur are not compared.
+    """
+    import sympy
+    from math_verify.parser import parse_latex_cached
+
+    texts = [_latex(node) for node in (left, right)]
+    letters = set(re.findall(r"(?<![\\A-Za-z])[A-Za-z]", " ".join(texts)))
+    if any(letter.swapcase() in letters for letter in letters):
+        return False
     try:
-        a, b = (
-            latex2sympy(_latex(node), normalization_config=None, conversion_config=settings) for node in (left, right)
-        )
+        a, b = map(parse_latex_cached, texts)
     except Exception:  # the parser raises bare Exception for everything it cannot read
         return False
     if not isinstance(a, sympy.Expr) or not isinstance(b, sympy.Expr):

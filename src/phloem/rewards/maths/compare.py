@@ -165,8 +165,8 @@ class _Comparison:
 
     def real_sets(self, gold: Value, answer: Value) -> bool:
         if isinstance(gold, Inequality) or isinstance(answer, Inequality):
-            gold, answer = (_as_inequality(v) if isinstance(v, RealSet) else v for v in (gold, answer))
-            return isinstance(gold, Inequality) and isinstance(answer, Inequality) and self.same(gold, answer)
+            one, other = (_as_inequality(v) if isinstance(v, RealSet) else v for v in (gold, answer))
+            return isinstance(one, Inequality) and isinstance(other, Inequality) and self.same(one, other)
         ours, theirs = as_real_set(gold), as_real_set(answer)
         if ours is None or theirs is None:
             return False

@@ -8,7 +8,7 @@ import re
 from phloem.rewards.maths.expression import Node, Unreadable
 from phloem.rewards.maths.grammar import read_expression
 from phloem.rewards.maths.notation import split_top, squeeze
-from phloem.rewards.maths.values import Inequality, Piece, RealSet, Sequence, Value
+from phloem.rewards.maths.values import Inequality, Piece, RealSet, Scalar, Sequence, Value
 
 __all__ = ["as_real_set", "is_set_text", "read_inequality", "read_set"]
 
@@ -94,8 +94,8 @@ def as_real_set(value: Value) -> RealSet | None:
         return value
     if not isinstance(value, Sequence):
         return None
-    nodes = [getattr(item, "node", None) for item in value.items]
-    if any(node is None for node in nodes):
+    nodes = [item.node for item in value.items if isinstance(item, Scalar)]
+    if len(nodes) != len(value.items):
         return None
     if value.kind == "tuple" and len(nodes) == 2:
         return RealSet((Piece(nodes[0], nodes[1], value.left == "[", value.right == "]"),))
