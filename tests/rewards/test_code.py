@@ -181,6 +181,25 @@ def test_a_program_is_not_paid_for_how_it_ends(case):
     assert (str(verdict.status), verdict.reward) == (status, 0.0), verdict.detail
 
 
+@pytest.mark.parametrize(
+    ("output", "expected", "problem"),
+    [
+        ("a \nb\n\n", "a\nb", ""),
+        ("a\r\nb", "a\nb\n", ""),
+        ("", "", ""),
+        ("\na", "a", "line 1 is '', not 'a'"),
+        (" a", "a", "line 1 is ' a', not 'a'"),
+        ("a\nb\nc", "a\nb", "more than 2 lines"),
+        ("a", "a\nb", "fewer than 2 lines"),
+        ("1.0", "1", "line 1 is '1.0', not '1'"),
+    ],
+)
+def test_white_space_at_the_ends_of_lines_is_no_difference(output, expected, problem):
+    verdict = judge(f"import sys\nsys.stdout.write({output!r})", {"stdin_stdout": [("", expected)]})
+    assert verdict.status is (Status.WRONG if problem else Status.RIGHT)
+    assert problem in verdict.detail
+
+
 def test_a_program_finds_no_files_open_but_its_three_streams():
     code = """
 import os
@@ -210,7 +229,8 @@ print(*filter(is_open, range(1024)))
         (None, "a mapping or CodeTests, not NoneType"),
         ({"tests": ["assert add(1, 1) =="]}, "do not compile"),
         ({"tests": ["assert add(1, 1) == 2"], "setup": "import no_such_module"}, "No module named"),
-        ({"tests": ["assert True"]}, "without a call"),
+        ({"tests": ["assert True"]}, "no name of the completion's"),
+        ({"check": "def check(candidate): pass", "entry_point": "add"}, "without a call"),
         ({"check": "def test(candidate): pass", "entry_point": "add"}, "no function check"),
         ({"check": "1 / 0", "entry_point": "add"}, "ZeroDivisionError"),
         ({"tests": ["assert add(lambda: 1, 1) == 2"]}, "only plain data can be passed"),
@@ -287,6 +307,7 @@ def test_where_bubblewrap_is_refused_the_error_says_what_to_allow(monkeypatch, f
         ("```python\r\nx = 1\r\n```", "x = 1\n"),
         ("```python\nx = 1\n```\nbetter:\n```Python\nx = 2\n```\nprints\n```text\n2\n```", "x = 2\n"),
         ("```python\nx = 1", "x = 1"),
+        ("```python title='a'\nx = 1\n`````  \n", "x = 1\n"),
         ("<think>```python\nx = 1\n```</think>```python\nx = 2\n```", "x = 2\n"),
         ("thought</think><answer>```python\nx = 3\n```</answer> thanks", "x = 3\n"),
         ("<answer>x = 4</answer>", "x = 4"),
@@ -300,6 +321,25 @@ def test_where_bubblewrap_is_refused_the_error_says_what_to_allow(monkeypatch, f
 )
 def test_extraction(completion, code):
     assert extract_code(completion) == code
+
+
+@pytest.mark.parametrize(
+    "unit", ["`", "~", "```", "```\n", "~~~a", "``` ", "```a\n~~~\n", "<answer>", "</think>", "def "]
+)
+def test_extraction_takes_linear_time(unit):
+    start = time.monotonic()
+    extract_code(unit * (1_000_000 // len(unit)))
+    assert time.monotonic() - start < 2
+
+
+def test_code_that_is_not_text_is_judged_all_the_same():
+    assert judge("x = '\ud800'\n" + GOOD, ADD).reward == 0.0
+    assert judge("def add(a, b):\n    return '\ud800' + '\U0001f343'", ADD).reward == 0.0
+
+
+def test_a_constant_can_be_tested():
+    assert judge("answer = 42", {"tests": ["assert answer == 42"]}).status is Status.RIGHT
+    assert judge("", {"tests": ["assert answer == 42"]}).reward == 0.0
 
 
 def test_no_code_is_no_answer():

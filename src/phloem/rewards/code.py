@@ -14,91 +14,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
 from typing import Any
 
 from phloem.rewards import sandbox
 from phloem.rewards.code_names import names_of
+from phloem.rewards.code_tests import CodeTests
 from phloem.rewards.sandbox import Limits
 from phloem.rewards.verdict import Verdict
 
 __all__ = ["CodeTests", "extract_code", "verify", "verify_many"]
 
 _DEFAULT_LIMITS = Limits()
-_FENCE = re.compile(r"^(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[^\s`]*)[^\n`]*\n", re.MULTILINE)
+_FENCE = re.compile(r"^(?P<fence>`{3,}+|~{3,}+)(?P<info>[^\n`]*+)\n", re.MULTILINE)  # possessive: linear in any text
 _PYTHON = ("", "py", "py3", "python", "python3")
-
-
-@dataclass(frozen=True)
-class CodeTests:
-    """How a completion's code is judged: exactly one of `tests`, `check` and `stdin_stdout`.
-
-    tests: statements, one test each, that call the completion's functions; `setup` runs before them.
-    check: code that defines `check(candidate)`; it counts as one test. It needs `entry_point`.
-    stdin_stdout: pairs of standard input and expected standard output, compared without white space at the ends of
-        lines and without empty lines at the end.
-    entry_point: the function under test. With `tests` it may be empty: every name that the tests use and that neither
-        they nor Python define is then the completion's.
-    prompt: code that the completion continues. Tests see its definitions, not what a completion puts in their place.
-
-    Raises ValueError: none or several kinds, a field of the wrong type, a field that this kind of test does not use.
-    """
-
-    tests: tuple[str, ...] = ()
-    setup: str = ""
-    check: str = ""
-    entry_point: str = ""
-    prompt: str = ""
-    stdin_stdout: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tests", _texts(self.tests, "tests"))
-        object.__setattr__(self, "stdin_stdout", tuple(_pair(pair) for pair in self.stdin_stdout))
-        for name in ("setup", "check", "entry_point", "prompt"):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} is {type(getattr(self, name)).__name__}, not a text")
-        kinds = [name for name in ("tests", "check", "stdin_stdout") if getattr(self, name)]
-        if len(kinds) != 1:
-            raise ValueError(f"tests are of one kind: tests, check or stdin_stdout; here: {', '.join(kinds) or 'none'}")
-        if (self.check or self.prompt) and not self.entry_point:
-            raise ValueError(f"{'check' if self.check else 'prompt'} needs entry_point, the name of the function")
-        if self.entry_point and not self.entry_point.isidentifier():
-            raise ValueError(f"entry_point {self.entry_point!r} is not a name")
-        unused = {"tests": (), "check": ("setup",), "stdin_stdout": ("setup", "entry_point", "prompt")}[kinds[0]]
-        for name in unused:
-            if getattr(self, name):
-                raise ValueError(f"{kinds[0]} makes no use of {name}; leave it out")
-
-    @classmethod
-    def read(cls, answer: CodeTests | Mapping[str, Any]) -> CodeTests:
-        """From a data row's answer. Raises ValueError, also for an unknown key."""
-        if isinstance(answer, CodeTests):
-            return answer
-        if not isinstance(answer, Mapping):
-            raise ValueError(f"tests are a mapping or CodeTests, not {type(answer).__name__}")
-        known = [field.name for field in fields(cls)]
-        unknown = [key for key in answer if key not in known]
-        if unknown:
-            raise ValueError(f"unknown key {unknown[0]!r}; the keys are {', '.join(known)}")
-        return cls(**answer)
-
-
-def _texts(value: Any, name: str) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ValueError(f"{name} is {type(value).__name__}, not a list of texts")
-    items = tuple(value)
-    if not all(isinstance(item, str) and item.strip() for item in items):
-        raise ValueError(f"{name} holds an empty text or something that is not a text")
-    return items
-
-
-def _pair(value: Any) -> tuple[str, str]:
-    parts = (value.get("stdin"), value.get("stdout")) if isinstance(value, Mapping) else value
-    if not isinstance(parts, (tuple, list)) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-        raise ValueError('stdin_stdout holds {"stdin": text, "stdout": text} or pairs of texts')
-    return parts[0], parts[1]
 
 
 def extract_code(completion: str) -> str | None:
@@ -128,8 +58,10 @@ def _blocks(text: str) -> list[tuple[str, str]] | None:
     blocks: list[tuple[str, str]] = []
     position = 0
     while opening := _FENCE.search(text, position):
-        closing = re.compile(rf"^{re.escape(opening['fence'])}[ \t]*$", re.MULTILINE).search(text, opening.end())
-        blocks.append((opening["language"], text[opening.end() : closing.start() if closing else len(text)]))
+        character, length = opening["fence"][0], len(opening["fence"])
+        closing = re.compile(rf"^{character}{{{length},}}+[ \t]*$", re.MULTILINE).search(text, opening.end())
+        language = opening["info"].strip().partition(" ")[0]
+        blocks.append((language, text[opening.end() : closing.start() if closing else len(text)]))
         if closing is None:
             break
         position = closing.end()
@@ -159,9 +91,9 @@ def verify(
     code = extract_code(completion)
     if code is None:
         return Verdict.no_answer("no code in the completion")
-    sandbox.require()
     judge = _judge_program if tests.stdin_stdout else _judge_functions
     try:
+        sandbox.require()
         return judge(code, tests, partial, limits)
     except OSError as error:
         return Verdict.fault(f"the sandbox could not be started: {error}", by_completion=False, extracted=code)
@@ -203,6 +135,8 @@ def _judge_functions(code: str, tests: CodeTests, partial: bool, limits: Limits)
     except (SyntaxError, ValueError, RecursionError) as error:
         return Verdict.bad_gold(f"the tests do not compile: {error}", extracted=code)
     spec = {"partial": partial, **_plain(tests), **names._asdict()}
+    if not names.names:
+        return Verdict.bad_gold("the tests use no name of the completion's", extracted=code)
     told = sandbox.talk(_program(code, tests), spec, limits)
     report = told.report
     if report is not None and report.outcome == "gold":
@@ -214,8 +148,8 @@ def _judge_functions(code: str, tests: CodeTests, partial: bool, limits: Limits)
     if report is None or report.outcome == "gone":
         return Verdict.fault(f"ended before its tests did: {told.ends}", by_completion=True, extracted=code)
     total = len(tests.tests) or 1
-    if report.passed == total and not report.calls:
-        return Verdict.bad_gold("the tests passed without a call of the completion's code", extracted=code)
+    if tests.check and report.passed == total and not report.calls:
+        return Verdict.bad_gold("check(candidate) passed without a call of the candidate", extracted=code)
     return _score(report.passed, total, partial, code, report.detail)
 
 
@@ -244,7 +178,7 @@ def _after(limits: Limits) -> str:
 def _judge_program(code: str, tests: CodeTests, partial: bool, limits: Limits) -> Verdict:
     passed, first = 0, ""
     for number, (stdin, expected) in enumerate(tests.stdin_stdout, start=1):
-        ended = sandbox.run(code, stdin.encode(), limits)
+        ended = sandbox.run(code, stdin.encode("utf-8", "surrogatepass"), limits)
         if not ended.started:
             return Verdict.fault(f"test {number} did not begin: {ended.stderr}", by_completion=False, extracted=code)
         if ended.out_of_time:
@@ -265,14 +199,11 @@ def _difference(ended: sandbox.Ended, expected: str) -> str:
     if ended.exit_status != 0:
         last = ended.stderr.strip().rpartition("\n")[2]
         return f"exit status {ended.exit_status}" + (f" ({last})" if last else "")
-    wanted, got = _lines(expected), _lines(ended.stdout.decode("utf-8", "replace"))
-    if got == wanted:
-        return ""
+    wanted = expected.rstrip().split("\n")
+    got = ended.stdout.decode("utf-8", "replace").rstrip().split("\n", len(wanted))  # millions of lines stay one text
     for number, (left, right) in enumerate(zip(got, wanted, strict=False), start=1):
-        if left != right:
-            return f"line {number} is {left[:80]!r}, not {right[:80]!r}"
-    return f"{len(got)} lines, not {len(wanted)}"
-
-
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().split("\n")]
+        if left.rstrip() != right.rstrip():
+            return f"line {number} is {left.rstrip()[:80]!r}, not {right.rstrip()[:80]!r}"
+    if len(got) == len(wanted):
+        return ""
+    return f"{'more' if len(got) > len(wanted) else 'fewer'} than {len(wanted)} lines"

@@ -78,7 +78,10 @@ def _command(tmp_bytes: int) -> tuple[str, ...]:
         if setpriv is None:
             raise SandboxUnavailable("the code sandbox needs setpriv where it runs as root: apt-get install util-linux")
         become = (setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--")
-    seen = runtime()
+    try:
+        seen = runtime()
+    except OSError as error:
+        raise SandboxUnavailable(f"the code sandbox finds no Python that it can show inside: {error}") from error
     arguments = [*_NAMESPACES, "--uid", str(INSIDE), "--gid", str(INSIDE)]
     for outside, inside in seen.mounts:
         arguments += ["--ro-bind", outside, inside]
@@ -126,10 +129,10 @@ def start(role: str, payload: object, files: Mapping[str, int], limits: Limits, 
                 stdin=stdio[0], stdout=stdio[1], stderr=stdio[2], env={}, cwd="/",
                 pass_fds=(rules, boot, status_write, *files.values()),
             )  # fmt: skip
+            return Process(outer, status_read)
         except BaseException:
             os.close(status_read)
             raise
-    return Process(outer, status_read)
 
 
 class Process:
@@ -142,7 +145,12 @@ class Process:
     def __init__(self, outer: subprocess.Popen, status: int) -> None:
         self._outer = outer
         self._status = status
-        self._pidfd = os.pidfd_open(outer.pid)
+        try:
+            self._pidfd = os.pidfd_open(outer.pid)
+        except OSError:  # out of descriptors
+            outer.kill()
+            outer.wait()
+            raise
         self.cpu_seconds = 0.0
         """User and system time of the first process inside, once it has ended."""
 

@@ -22,7 +22,7 @@ INSIDE = 1000
 """What user and group look like from inside, whoever the launcher is."""
 
 _COPIES = Path("/var/cache/phloem")
-_NOT_COPIED = ("site-packages", "test", "idlelib", "tkinter", "ensurepip", "turtledemo", "config-*")
+_NOT_COPIED = ("site-packages", "test", "idlelib", "tkinter", "ensurepip", "turtledemo", "config-*", "*.opt-?.pyc")
 _log = logging.getLogger(__name__)
 
 
@@ -75,17 +75,14 @@ def _system() -> list[Path]:
 
     Debian keeps libraries in a folder of the architecture, and in /usr/lib beside it all sorts of programs.
     """
-    architecture = sysconfig.get_config_var("MULTIARCH") or ""
-    folders = [Path(root, architecture) for root in ("/usr/lib", "/lib") if architecture]
-    if not any(folder.is_dir() for folder in folders):
-        folders = [Path("/usr/lib")]
-    loaders = sorted(Path("/usr/lib").glob("ld-*.so*"))
-    paths = [*folders, *loaders, *map(Path, ("/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache"))]
-    if Path("/lib").is_symlink():
-        paths = [path for path in paths if path.parent != Path("/lib")]
-    elif len(folders) > 1:
-        paths.remove(Path("/lib"))
-        paths += sorted(Path("/lib").glob("ld-*.so*"))
+    architecture = sysconfig.get_config_var("MULTIARCH") or "none"
+    paths: list[Path] = []
+    for root in (Path("/usr/lib"), Path("/lib")):
+        if not root.is_symlink() and (root / architecture).is_dir():
+            paths += [root / architecture, *sorted(root.glob("ld-*.so*"))]
+        else:
+            paths.append(root)
+    paths += [Path("/usr/lib64"), Path("/lib64"), Path("/etc/ld.so.cache")]
     return [path for path in paths if path.exists()]
 
 
@@ -103,6 +100,7 @@ def _copy(executable: Path, library: Path, shared: list[Path]) -> dict[Path, Pat
     if not target.is_dir():
         _log.warning("%s is readable by root alone; copying Python for the code sandbox to %s", library, target)
         _COPIES.mkdir(parents=True, exist_ok=True)
+        _COPIES.chmod(0o755)
         aside = Path(tempfile.mkdtemp(dir=_COPIES))
         try:
             shutil.copytree(library, aside / "stdlib", ignore=shutil.ignore_patterns(*_NOT_COPIED))
@@ -110,7 +108,7 @@ def _copy(executable: Path, library: Path, shared: list[Path]) -> dict[Path, Pat
                 shutil.copy2(file, aside / file.name)
             for path in (aside, *aside.rglob("*")):
                 if not path.is_symlink():
-                    path.chmod(path.stat().st_mode & 0o755 | (0o555 if path.is_dir() else 0o444))
+                    path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
             aside.rename(target)
         except OSError:
             if not target.is_dir():  # else another process was faster
