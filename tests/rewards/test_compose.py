@@ -96,3 +96,8 @@ def test_other_values_stop_the_run_and_say_where(value):
     with pytest.raises(RewardError, match=r"odd, completion 1 of the batch: .*finite number or None") as caught:
         score(odd, ["one", "two"])
     assert caught.value.index == 1
+
+
+def test_something_that_is_no_reward_is_refused():
+    with pytest.raises(RewardError, match="is no reward"):
+        score("number", [GOOD])

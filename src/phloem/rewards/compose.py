@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from phloem.rewards.verdict import RewardError, Status, Verdict, to_verdict
 
@@ -47,7 +47,10 @@ def score_all(
         if len(verdicts) != len(completions):
             raise RewardError(f"{name_of(reward)} gave {len(verdicts)} verdicts for {len(completions)} completions")
         return verdicts
-    outcomes = [attempt(lambda i=i: reward(completions[i], answers[i], rows[i])) for i in range(len(completions))]
+    if not callable(reward):
+        raise RewardError(f"{name_of(reward)} is no reward: it has no score_batch and cannot be called")
+    single = cast(Reward, reward)
+    outcomes = [attempt(lambda i=i: single(completions[i], answers[i], rows[i])) for i in range(len(completions))]
     return outcomes_to_verdicts(outcomes, name_of(reward))
 
 

@@ -64,8 +64,8 @@ def _terms(node: ast.expr) -> float:
 
 def _is_plain(node: ast.expr) -> bool:
     match node:
-        case ast.Constant(value=value):
-            return type(value) in (int, float) and abs(value) < 1e15
+        case ast.Constant(value=int() | float() as value):
+            return abs(value) < 1e15
         case ast.Name(id=name):
             return len(name) <= 2 and name.isalpha()
         case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
@@ -86,8 +86,8 @@ def _is_small_exponent(node: ast.expr) -> bool:
             return _is_small_exponent(operand)
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             return _is_small_exponent(left) and _is_small_exponent(right)
-        case ast.Constant(value=value):
-            return type(value) in (int, float) and abs(value) <= 20
+        case ast.Constant(value=int() | float() as value):
+            return abs(value) <= 20
     return False
 
 

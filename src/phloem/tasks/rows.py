@@ -90,7 +90,7 @@ def _hub(path: str, subset: str | None, split: str) -> list[dict[str, Any]]:
     import datasets
 
     try:
-        return list(datasets.load_dataset(path, subset, split=split))
+        return [dict(row) for row in datasets.load_dataset(path, subset, split=split)]
     except (OSError, ValueError, RuntimeError) as error:
         raise TaskError(
             f"{path} is neither a file nor a data set that the hub gives (subset {subset}, split {split}): {error}"
