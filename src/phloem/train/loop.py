@@ -6,6 +6,7 @@ Reads from top to bottom. What a rule does to credit is data (`phloem.presets`);
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from accelerate.utils import set_seed
 from transformers import get_scheduler
+from transformers.utils.logging import disable_progress_bar
 
 from phloem import presets, tasks
 from phloem.config import ConfigError, TrainConfig
@@ -138,6 +140,8 @@ def _check(task: Task, config: TrainConfig) -> None:
 
 def _set_up_process(config: TrainConfig) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not sys.stderr.isatty():
+        disable_progress_bar()
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     set_seed(config.run.seed)
@@ -166,6 +170,7 @@ class _Trainer:
         self.sampler: Sampler = HFSampler(
             policy.model, policy.tokenizer, config.sample, eos_ids=policy.end_ids, seed=config.run.seed
         )
+        self.plan = ForkPlan.from_config(config.sample)
         self.evaluate = Evaluator(policy, task, self.sampler, folder, view, HELD_OUT)
         self.reference = Reference(policy.model) if objective.rule.beta > 0 else None
         optimiser = torch.optim.AdamW(
@@ -186,6 +191,7 @@ class _Trainer:
             self.folder.metrics(record)
             self.view.step(step, record)
             if message := alarm(record):
+                self.folder.metrics({"kind": "alarm", "step": step, "message": message})
                 if self.config.run.clipped_alarm_stop:
                     raise TrainError(message)
                 self.view.say(f"WARNING: {message}")
@@ -206,7 +212,7 @@ class _Trainer:
         clock = _Clock()
         keys = [(TRAINING, step, i) for i in range(len(examples))]
         prompts = [self.policy.prompt_ids(example) for example in examples]
-        groups = self.sampler.sample(prompts, ForkPlan.from_config(self.config.sample), keys)
+        groups = self.sampler.sample(prompts, self.plan, keys)
         clock.lap("sample")
 
         verdicts = self._score(groups, examples)
@@ -220,7 +226,7 @@ class _Trainer:
 
         described = zip(examples, groups, batch.credits, verdicts, strict=True)
         self.folder.rollouts([group_record(step, e, g, c, v, self.policy.raw_text) for e, g, c, v in described])
-        figures = step_metrics(groups, verdicts, batch, sums, norms)
+        figures = step_metrics(groups, len(self.plan.stages), verdicts, batch, sums, norms)
         return {"kind": "train", "step": step, **figures, "lr": self.schedule.get_last_lr()[0], **clock.seconds()}
 
     def _score(self, groups: Sequence[Group], examples: Sequence[Example]) -> list[list[Verdict]]:

@@ -20,12 +20,18 @@ __all__ = ["ClippedAlarm", "step_metrics"]
 
 
 def step_metrics(
-    groups: Sequence[Group], verdicts: Sequence[Sequence[Verdict]], batch: Batch, sums: LossSums, norms: Sequence[float]
+    groups: Sequence[Group],
+    levels: int,
+    verdicts: Sequence[Sequence[Verdict]],
+    batch: Batch,
+    sums: LossSums,
+    norms: Sequence[float],
 ) -> dict[str, Any]:
     """Figures of one training step.
 
     Args:
         groups: with rewards.
+        levels: of segments in a group in which every segment forks.
         verdicts: one per rollout of each group.
         batch: the groups' credit.
         sums: of the last update.
@@ -48,7 +54,7 @@ def step_metrics(
         "within_variance": _mean([v.within for v in variances]),
         "between_variance": _mean([v.between for v in variances]),
         "truncated": _mean([leaf.finish is Finish.LENGTH for leaf in leaves]),
-        "unforked": _mean([g.levels_S[leaf] < g.levels_S.max() for g in groups for leaf in g.leaves]),
+        "unforked": _mean([g.levels_S[leaf] < levels for g in groups for leaf in g.leaves]),
         "completion_tokens": _mean(lengths),
         **{f"verdict/{name}": value for name, value in tally([v for own in verdicts for v in own]).items()},
         "groups": len(groups),

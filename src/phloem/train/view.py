@@ -31,7 +31,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 class View:
-    """`live` redraws a panel, `plain` prints a line per step, `none` prints nothing but messages."""
+    """`live` redraws a panel, `plain` prints a line per step, `none` prints nothing at all."""
 
     def __init__(self, mode: str, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -51,7 +51,8 @@ class View:
 
     def say(self, message: str) -> None:
         """A line that stays."""
-        self.console.print(message, markup=False, soft_wrap=True)
+        if self.mode != "none":
+            self.console.print(message, markup=False, soft_wrap=True)
 
     def phase(self, name: str, total: int, done: int = 0) -> None:
         """Begins a phase of `total` parts, or comes back to one with `done` parts finished."""
