@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from phloem.forward import head as head_module
 from phloem.forward.head import Targets, head_logprobs
 from phloem.forward.split import Head
 
@@ -45,10 +46,11 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 4, 9, 100])
+@pytest.mark.parametrize(("chunk", "keep"), [(1, 0), (4, 0), (4, 2 * 4 * V), (9, 0), (100, 10**6)])
 @pytest.mark.parametrize("wanted", ["logprobs", "entropy", "both"])
 @pytest.mark.parametrize("kind", HEADS)
-def test_values_and_gradients(kind: str, wanted: str, chunk: int) -> None:
+def test_values_and_gradients(kind: str, wanted: str, chunk: int, keep: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_module, "KEEP", keep)
     hidden, targets = example()
     head = HEADS[kind]()
     parameters = [hidden, *head.module.parameters()]

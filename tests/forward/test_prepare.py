@@ -150,7 +150,7 @@ class _Mixer(nn.Module):
 def test_the_check_stops_on_a_model_that_mixes_tokens_by_other_means(dtype: torch.dtype) -> None:
     model = tiny_model("llama", dtype)
     model.model.layers[0].mlp = _Mixer(model.model.layers[0].mlp)
-    with pytest.raises(CannotServe, match="on a tree differs by .* mixes tokens"):
+    with pytest.raises(CannotServe, match=r"on a tree differs by .* mixes tokens"):
         prepare(model)
     assert model.config._attn_implementation == "sdpa"
     with pytest.raises(ValueError, match=r"call forward\.prepare"):
@@ -169,7 +169,7 @@ def test_the_check_stops_on_a_model_that_drops_the_pack() -> None:
 def test_the_check_stops_on_layers_that_do_not_pass_their_window_on() -> None:
     model = tiny_model("gemma3", sliding_window=400)
     model.model.layers[0].self_attn.sliding_window = None
-    with pytest.raises(CannotServe, match="declares sliding windows .*400.* layers use {None}"):
+    with pytest.raises(CannotServe, match=r"declares sliding windows .*400.* layers use {None}"):
         prepare(model)
 
 

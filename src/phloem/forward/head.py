@@ -1,7 +1,7 @@
 """Log-probabilities of chosen tokens from hidden states, without the logits of all positions at once.
 
 The head is applied to `chunk` positions at a time, and again in the backward, so that memory is bounded by chunk x V
-whatever the number of positions. A position may have several targets (the children of a fork): its logits are made
+(and a constant) whatever the number of positions. A position may have several targets (the children of a fork): its logits are made
 once.
 """
 
@@ -20,6 +20,9 @@ from torch.utils.checkpoint import checkpoint
 from phloem.forward.split import Head
 
 __all__ = ["Targets", "head_logprobs"]
+
+# Logits up to this many elements are kept for the backward instead of made again: at most 128 MiB in float32.
+KEEP = 2**25
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +46,8 @@ def head_logprobs(
         dtype = hidden_P.dtype
         if torch.is_autocast_enabled(hidden_P.device.type):
             dtype = torch.get_autocast_dtype(hidden_P.device.type)
-        settings = _Settings(targets, edges, head.scale / temperature, dtype)
+        keep = KEEP if torch.is_grad_enabled() else 0
+        settings = _Settings(targets, edges, head.scale / temperature, dtype, keep)
         return _LinearLogprobs.apply(hidden_P, module.weight, module.bias, settings)  # type: ignore[no-any-return]
 
     def of_chunk(hidden: torch.Tensor, ids: torch.Tensor, slot: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,26 +83,38 @@ class _Settings:
     edges: list[tuple[int, int, int, int]]
     scale: float  # of the logits, temperature included
     dtype: torch.dtype  # of the matrix products
+    keep: int  # how many elements of logits may be kept for the backward
 
 
 class _LinearLogprobs(torch.autograd.Function):
-    """The same for a linear head. Of the logits only their log-sum-exp is kept; the backward makes them again."""
+    """The same for a linear head, with as few passes over the logits as will do.
+
+    The backward makes the logits again, but for the first few chunks, whose logits are kept. With p the softmax, the
+    gradient of the logits is -p times the sum of a position's incoming gradients, plus the incoming gradient at each
+    target: row factors and targets are applied to hidden states and rows of the head, not to positions x V.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, hidden_P: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, settings: _Settings
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        targets, scale = settings.targets, settings.scale
         wide = torch.float64 if hidden_P.dtype == torch.float64 else torch.float32
-        logprobs_E = hidden_P.new_empty(len(settings.targets.ids_E), dtype=wide)
-        lse_P, entropy_P = hidden_P.new_empty(2, len(hidden_P), dtype=wide)
-        used = _Cast(hidden_P, weight, bias, settings.dtype)
-        for a, b, c, d in settings.edges:
-            logits = used.logits(a, b).mul_(settings.scale)
-            lse_P[a:b] = logits.logsumexp(-1)
-            log_p = logits.sub_(lse_P[a:b, None])
-            logprobs_E[c:d] = log_p[settings.targets.slot_E[c:d] - a, settings.targets.ids_E[c:d]]
-            entropy_P[a:b] = -torch.linalg.vecdot(log_p.exp(), log_p)
-        ctx.save_for_backward(hidden_P, weight, bias, lse_P, entropy_P)
+        logprobs_E = hidden_P.new_empty(len(targets.ids_E), dtype=wide)
+        entropy_P = hidden_P.new_empty(len(hidden_P), dtype=wide)
+        kept: list[torch.Tensor] = []
+        room = settings.keep
+        with torch.autocast(hidden_P.device.type, enabled=False):
+            used = _Cast(hidden_P, weight, bias, settings.dtype)
+            for a, b, c, d in settings.edges:
+                logits = used.logits(a, b)
+                room -= logits.numel()
+                if room >= 0:
+                    kept.append(logits)
+                log_p = torch.log_softmax(_scaled(logits, scale), -1)
+                logprobs_E[c:d] = log_p[targets.slot_E[c:d] - a, targets.ids_E[c:d]]
+                entropy_P[a:b] = -torch.bmm(log_p.exp()[:, None], log_p[:, :, None])[:, 0, 0]
+        ctx.save_for_backward(hidden_P, weight, bias, entropy_P, *kept)
         ctx.settings = settings
         ctx.set_materialize_grads(False)
         return logprobs_E, entropy_P
@@ -108,37 +124,43 @@ class _LinearLogprobs(torch.autograd.Function):
     def backward(
         ctx: Any, grad_E: torch.Tensor | None, grad_entropy_P: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, None]:
-        hidden_P, weight, bias, lse_P, entropy_P = ctx.saved_tensors
+        hidden_P, weight, bias, entropy_P, *kept = ctx.saved_tensors
         settings: _Settings = ctx.settings
-        targets = settings.targets
+        targets, scale = settings.targets, settings.scale
         wants_hidden, wants_weight, wants_bias, _ = ctx.needs_input_grad
-        grad_hidden = torch.empty_like(hidden_P) if wants_hidden else None
-        grad_weight = torch.zeros_like(weight, dtype=lse_P.dtype) if wants_weight else None
-        grad_bias = torch.zeros_like(bias, dtype=lse_P.dtype) if wants_bias else None
-        used = _Cast(hidden_P, weight, bias, settings.dtype)
-        for a, b, c, d in settings.edges:
-            log_p = used.logits(a, b).mul_(settings.scale).sub_(lse_P[a:b, None])
-            grad = torch.zeros_like(log_p) if grad_E is None else None
-            slot, ids = targets.slot_E[c:d] - a, targets.ids_E[c:d]
-            if grad_entropy_P is not None:
-                # dH/dlogit = -p (log p + H)
-                grad = log_p.exp().mul_(log_p.add(entropy_P[a:b, None])).mul_(-grad_entropy_P[a:b, None])
-            if grad_E is not None:
-                through = grad_E.new_zeros(b - a).index_add_(0, slot, grad_E[c:d])
-                softmax = log_p.exp_().mul_(-through[:, None])
-                grad = softmax if grad is None else grad.add_(softmax)
-                grad.index_put_((slot, ids), grad_E[c:d], accumulate=True)
-            assert grad is not None
-            grad = grad.mul_(settings.scale)
-            narrow = grad.to(settings.dtype)
+        wide = entropy_P.dtype
+        grad_E = entropy_P.new_zeros(len(targets.ids_E)) if grad_E is None else grad_E
+        through_P = entropy_P.new_zeros(len(hidden_P)).index_add_(0, targets.slot_E, grad_E)
+        grad_hidden = hidden_P.new_empty(hidden_P.shape, dtype=wide) if wants_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=wide) if wants_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=wide) if wants_bias else None
+        with torch.autocast(hidden_P.device.type, enabled=False):
+            used = _Cast(hidden_P, weight, bias, settings.dtype)
+            for i, (a, b, c, d) in enumerate(settings.edges):
+                logits = _scaled(kept[i] if i < len(kept) else used.logits(a, b), scale)
+                spread, factor = torch.softmax(logits, -1), -scale * through_P[a:b, None]
+                if grad_entropy_P is not None:
+                    # dH / dlogits = -p (log p + H)
+                    surprise = torch.log_softmax(logits, -1).add_(entropy_P[a:b, None])
+                    spread.mul_(surprise.mul_(grad_entropy_P[a:b, None]).add_(through_P[a:b, None]))
+                    factor = torch.full_like(factor, -scale)
+                del logits
+                narrow = spread.to(settings.dtype)
+                if grad_hidden is not None:
+                    grad_hidden[a:b] = (narrow @ used.weight).to(wide) * factor
+                if grad_weight is not None:
+                    grad_weight += narrow.T @ (used.hidden[a:b] * factor).to(settings.dtype)
+                if grad_bias is not None:
+                    grad_bias += spread.T @ factor[:, 0]
+            at_targets = scale * grad_E[:, None]
             if grad_hidden is not None:
-                grad_hidden[a:b] = narrow @ used.weight
+                grad_hidden.index_add_(0, targets.slot_E, at_targets * used.weight[targets.ids_E])
             if grad_weight is not None:
-                grad_weight += narrow.T @ used.hidden[a:b]
+                grad_weight.index_add_(0, targets.ids_E, at_targets * used.hidden[targets.slot_E])
             if grad_bias is not None:
-                grad_bias += grad.sum(0)
+                grad_bias.index_add_(0, targets.ids_E, at_targets[:, 0])
         return (
-            grad_hidden,
+            None if grad_hidden is None else grad_hidden.to(hidden_P.dtype),
             None if grad_weight is None else grad_weight.to(weight.dtype),
             None if grad_bias is None else grad_bias.to(bias.dtype),
             None,
@@ -156,6 +178,11 @@ class _Cast:
         self.bias = None if bias is None else bias.detach().to(dtype)
 
     def logits(self, a: int, b: int) -> torch.Tensor:
-        """Of positions a:b, in float32 or wider; a fresh tensor."""
-        logits = F.linear(self.hidden[a:b], self.weight, self.bias)
-        return _at_least_float32(logits)
+        """Of positions a:b."""
+        return F.linear(self.hidden[a:b], self.weight, self.bias)
+
+
+def _scaled(logits: torch.Tensor, scale: float) -> torch.Tensor:
+    """Scaled, in float32 or wider; the same tensor where nothing changes."""
+    wide = _at_least_float32(logits)
+    return wide if scale == 1 else wide * scale
