@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 
-import pytest
+import math_verify.parser  # noqa: F401 - loaded before any clock runs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,14 +22,13 @@ from phloem.rewards.maths.notation import normalise
 from phloem.rewards.maths.reader import read_value
 from phloem.rewards.maths.scalars import GoldUnusable, NeedsAlgebra
 
-pytest.importorskip("mpmath")
 EXAMPLES = int(os.environ.get("PHLOEM_FUZZ_EXAMPLES", "150"))
 fuzz = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 FRAGMENTS = """
-\\frac \\dfrac \\sqrt \\sqrt[3] \\pi \\sin \\log \\ln \\left( \\right) \\{ \\} \\cup \\infty \\le \\ge \\ne \\in \\pm \\mp \\cdot
-\\times \\text{ \\mathrm{ \\boxed{ \\begin{pmatrix} \\end{pmatrix} \\\\ & { } ( ) [ ] | ! ^ _ + - * / = < > , ; : . ' % ° $ \\$
-\\( \\) \\[ \\] \\, \\! 0 1 2 7 10 123 1,000 0.5 4.5e33 e i x y n k f(x) a_{n} \\sum_{k=1}^{n} \\int \\lim \\binom
+\\frac \\dfrac \\sqrt \\sqrt[3] \\pi \\sin \\log \\ln \\left( \\right) \\{ \\} \\cup \\infty \\le \\ge \\ne \\in
+\\pm \\mp \\cdot \\times \\text{ \\mathrm{ \\boxed{ \\begin{pmatrix} \\end{pmatrix} \\\\ & { } ( ) [ ] | ! ^ _ + - * / = < > , ; :
+. ' % ° $ \\$ \\( \\) \\[ \\] \\, \\! 0 1 2 7 10 123 1,000 0.5 4.5e33 e i x y n k f(x) a_{n} \\sum_{k=1}^{n} \\int \\lim \\binom
 \\lfloor \\rfloor \\ldots \\circ or and not is answer Answer: #### ** <think> </think> <answer> </answer> wait wrong cm
 feet hours percent
 """
@@ -40,13 +39,14 @@ number_like = st.lists(st.sampled_from("0123456789.,/eE+-%^!() "), max_size=14).
 
 
 def in_time(seconds: float, began: float) -> None:
-    assert time.monotonic() - began < seconds
+    """Of this thread's processor time, so that a busy machine does not count."""
+    assert time.thread_time() - began < seconds
 
 
 @fuzz
 @given(anything)
 def test_extraction_takes_any_text(text: str) -> None:
-    began = time.monotonic()
+    began = time.thread_time()
     found = extract(text)
     assert found.why
     assert found.text is None or isinstance(found.text, str)
@@ -56,7 +56,7 @@ def test_extraction_takes_any_text(text: str) -> None:
 @fuzz
 @given(st.one_of(latex, number_like, st.text(max_size=40)))
 def test_reading_gives_a_value_or_says_why_not(text: str) -> None:
-    began = time.monotonic()
+    began = time.thread_time()
     once = normalise(text)
     assert normalise(once) == once
     with contextlib.suppress(Unreadable):
@@ -67,7 +67,7 @@ def test_reading_gives_a_value_or_says_why_not(text: str) -> None:
 @fuzz
 @given(number_like)
 def test_exact_arithmetic_is_bounded(text: str) -> None:
-    began = time.monotonic()
+    began = time.thread_time()
     with contextlib.suppress(Unreadable, NotRational, TooLarge, ZeroDivisionError):
         rational(read_expression(text))
     in_time(1, began)
@@ -81,7 +81,7 @@ def test_judging_ends_and_is_reflexive(gold: str, answer: str) -> None:
     except GoldUnusable:
         return
     for candidate in (gold, answer):
-        began = time.monotonic()
+        began = time.thread_time()
         try:
             judgement = judge(gold, candidate)
         except NeedsAlgebra:

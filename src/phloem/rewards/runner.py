@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from phloem.rewards.worker import read_message, write_message
+from phloem.rewards.worker import STARVED_FACTOR, read_message, write_message
 
 __all__ = ["Crash", "Outcome", "Result", "Runner", "RunnerError", "Timeout"]
 
@@ -63,7 +63,7 @@ Outcome = Result | Timeout | Crash
 class Runner:
     """`workers` processes that run `function` (given as "package.module:function") on tuples of picklable arguments.
 
-    seconds: wall clock per sample. memory_mb: address space of the process that runs it, in MiB.
+    seconds: wall clock per sample, which is extended while an overloaded machine gives it no processor. memory_mb: address space of the process that runs it, in MiB.
     warm: modules to import once, before any sample (the function's own module always is).
 
     Processes start at the first call. Use as a context manager or call `close`; the interpreter's exit does it
@@ -245,7 +245,7 @@ class _Slot:
             write_message(self.writer, setup)
 
     def send(self, task: tuple[int, int], samples: Sequence[tuple[Any, ...]], seconds: float) -> None:
-        self.task, self.deadline = task, time.monotonic() + seconds + _GRACE_SECONDS
+        self.task, self.deadline = task, time.monotonic() + (1 + STARVED_FACTOR) * seconds + _GRACE_SECONDS
         with contextlib.suppress(BrokenPipeError):  # seen as a lost supervisor by `receive`
             write_message(self.writer, (samples[task[0]], seconds))
 

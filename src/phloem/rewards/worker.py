@@ -1,9 +1,12 @@
 """The far end of a `Runner`: a supervisor process that never runs a sample itself, and its child that does.
 
-Started as `python -m phloem.rewards.worker`. The supervisor imports the function's module once, then forks a child that
-answers samples one after another. It measures wall clock, kills a child that is late and forks the next one from its
-warm image in milliseconds. It has a single thread and runs no sample, so it always notices that its parent is gone: its
-input ends, it kills the child and leaves. The child asks the kernel to be killed when the supervisor dies.
+The supervisor imports the function's module once, then forks a child that answers samples one after another. It measures
+wall clock, kills a child that is late and forks the next one from its warm image in milliseconds. A child that is late
+only because the machine is overloaded (it is ready to run, but has had a processor for less than half its limit) is
+given more time, up to four times the limit.
+
+The supervisor has a single thread and runs no sample, so it always notices that its parent is gone: its input ends, it
+kills the child and leaves. The child asks the kernel to be killed when the supervisor dies.
 
 Messages are pickles with their length in front. Standard output of the function goes to standard error.
 """
@@ -25,10 +28,11 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["load", "read_message", "write_message"]
+__all__ = ["STARVED_FACTOR", "load", "read_message", "write_message"]
 
 _HEAD = struct.Struct("!Q")
 _PR_SET_PDEATHSIG = 1
+STARVED_FACTOR = 3  # how many times its limit a sample may wait longer because the machine gives it no processor
 
 
 def write_message(fd: int, message: Any) -> None:
@@ -164,7 +168,15 @@ def _one_sample(child: _Child, requests: int) -> tuple[str, Any]:
     except BrokenPipeError:
         return "died", None
     deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
+    last = deadline + STARVED_FACTOR * seconds
+    _, before = _state_and_cpu(child.pid)
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            state, cpu = _state_and_cpu(child.pid)
+            if state != "R" or cpu - before >= seconds / 2 or time.monotonic() >= last:
+                return "timeout", seconds
+            deadline, left = min(time.monotonic() + seconds / 4, last), seconds / 4  # it waits for a processor
         ready, _, _ = select.select([child.replies, requests], [], [], left)
         if child.replies in ready:
             try:
@@ -173,7 +185,16 @@ def _one_sample(child: _Child, requests: int) -> tuple[str, Any]:
                 return "died", None
         if requests in ready:  # nothing is sent while a sample runs: the parent is gone
             raise EOFError
-    return "timeout", seconds
+
+
+def _state_and_cpu(pid: int) -> tuple[str, float]:
+    """The state letter of a process (R: runs or waits for a processor) and the processor seconds it has used."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return "", 0.0
+    return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

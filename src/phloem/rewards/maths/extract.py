@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from phloem.rewards.maths.phrases import (
     BETWEEN,
+    BOUND,
     CONDITION,
     COPULA,
     CORRECTION,
@@ -25,6 +26,7 @@ from phloem.rewards.maths.phrases import (
     RETRACTION,
     SCRATCHED,
 )  # fmt: skip
+from phloem.rewards.maths.units import SCALES
 
 __all__ = ["Extraction", "extract"]
 
@@ -149,6 +151,8 @@ def _boxed(text: str) -> tuple[int, Extraction] | None:
         return len(text), Extraction(None, "a box that is not closed")
     if not boxes:
         return None
+    if len(boxes) > 1 and boxes[-1][0] - boxes[-2][1] <= 25 and NOT_BEFORE.search(text[boxes[-2][1] : boxes[-1][0]]):
+        boxes.pop()  # "3, not 4"
     start, end, content = boxes[-1]
     if NOT_BEFORE.search(text[max(0, start - 60) : start]):
         return start, Extraction(None, "the box is denied")
@@ -170,6 +174,8 @@ def _boxed(text: str) -> tuple[int, Extraction] | None:
         group.append(hedge.group(1))
         joiners.append("or")
     distinct = list(dict.fromkeys(part.strip() for part in group))
+    if not any(re.sub(r"[\s?_.]|\\(?:text|quad|,|;)|[{}]", "", part) for part in distinct):
+        return start, Extraction(None, "an empty box")
     if len(distinct) == 1:
         return start, Extraction(distinct[0], "the last box")
     glue = " \\text{ or } " if any(j.startswith("or") for j in joiners) else " ; "
@@ -177,7 +183,7 @@ def _boxed(text: str) -> tuple[int, Extraction] | None:
 
 
 def _sentence_end(between: str, joiner: str | None) -> bool:
-    """Two boxes with no word between them are one answer only when nothing but a comma or line parts them."""
+    """Two boxes with no joining word between them are two answers, the later of which counts."""
     return joiner is None and ("." in between or not between.strip(" $\n*\\)(]["))
 
 
@@ -193,7 +199,7 @@ def _phrase_after_correction(rest: str) -> Extraction | None:
 
 
 def _from_prose(text: str) -> Extraction:
-    text = text.strip()
+    text = re.sub(r"\b(?:minus|negative) (?=\$?\d)", "-", text.strip(), flags=re.IGNORECASE)
     if not text:
         return Extraction(None, "an empty completion")
     marker = text.rfind("####")
@@ -284,6 +290,8 @@ def _last_sentence(text: str) -> Extraction:
         return Extraction(stated, "the number after the last equals sign")
     if CONDITION.search(rest):
         return Extraction(None, "the last sentence is conditional")
+    if BOUND.search(rest):
+        return Extraction(None, "the last sentence compares or bounds")
     copulas = list(COPULA.finditer(rest))
     if copulas:
         tail = re.split(r",\s|;\s|\s\(", rest[copulas[-1].end() :], maxsplit=1)[0]
@@ -307,7 +315,8 @@ def _with_unit(text: str) -> str:
     found = NUMBER.match(text)
     assert found is not None
     rest = re.split(r"[,;(]", text[found.end() :], maxsplit=1)[0].rstrip(".!* ")
-    is_unit = len(rest.split()) <= 2 and "$" not in found.group()
+    words = rest.split()
+    is_unit = len(words) <= 2 and ("$" not in found.group() or (words[:1] and words[0] in SCALES))
     return _unwrapped(text[: found.end()] + (rest if is_unit else ""))
 
 

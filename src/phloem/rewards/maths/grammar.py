@@ -36,6 +36,7 @@ Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega hbar ell partial nabl
 _ACCENT_NAMES = "dot ddot dddot hat bar vec tilde overline overrightarrow underline mathbb mathcal widehat"
 _GREEK, _ACCENTS = frozenset(_GREEK_NAMES.split()), frozenset(_ACCENT_NAMES.split())
 _NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?")
+_REPEATING = re.compile(r"\s*\\(?:overline|bar|dot)\s*\{\s*(\d{1,30})\s*\}")
 _MIXED = re.compile(r"\s*\\frac\s*(?:\{\s*(\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))(?!\s*[\^!])")
 _MIXED_PLAIN = re.compile(r"\s+(\d+)\s*/\s*(\d+)(?![\d.]|\s*[\^!/])")
 _DIFFERENTIAL = re.compile(
@@ -193,6 +194,13 @@ class _Reader(Scanner):
         if found is None:
             raise Unreadable(f"unexpected {self.text[self.at : self.at + 20]!r}")
         literal = found.group().replace(",", "")
+        repeating = self.match(_REPEATING) if "." in literal and "e" not in literal.lower() else None
+        if repeating:
+            return number(_repeating(literal, repeating.group(1)))
+        if "." in literal and self.match(re.compile(r"\s*…")):  # 0.333...: the last digit goes on
+            if len(literal) < 4 or literal[-3:] != 3 * literal[-1]:
+                raise Unreadable("a decimal that breaks off")
+            return number(_repeating(literal, literal[-1]))
         mantissa, _, exponent = literal.lower().partition("e")
         if len(mantissa) > MAX_TEXT or (exponent and (len(exponent) > 5 or abs(int(exponent)) > MAX_EXPONENT)):
             raise Unreadable("a number too large to write out")
@@ -389,6 +397,13 @@ class _Reader(Scanner):
             raise Unreadable("a subscript without its closing brace")
         found = self.match(re.compile(r"\d+|[A-Za-z]|\\[A-Za-z]+"))
         return found.group() if found else str(self.fail())
+
+
+def _repeating(literal: str, period: str) -> Fraction:
+    """A decimal with the digits that follow it for ever."""
+    places = len(literal.partition(".")[2])
+    tail = Fraction(int(period), 10**places * (10 ** len(period) - 1))
+    return Fraction(literal if literal[-1] != "." else literal + "0") + tail
 
 
 def _indexed(node: Node, index: str) -> Node:

@@ -8,16 +8,20 @@ from functools import lru_cache
 
 from phloem.rewards.maths.compare import same
 from phloem.rewards.maths.exact import NotRational, TooLarge, rational
-from phloem.rewards.maths.expression import Node, Unreadable
+from phloem.rewards.maths.expression import Node, Unreadable, symbols
 from phloem.rewards.maths.grammar import MAX_TEXT
-from phloem.rewards.maths.notation import normalise, squeeze
+from phloem.rewards.maths.notation import TEXT, normalise, squeeze
 from phloem.rewards.maths.reader import read_value
 from phloem.rewards.maths.scalars import Algebra, GoldUnusable
 from phloem.rewards.maths.values import Named, Scalar, Sequence, Text, Value
 
 __all__ = ["Judgement", "judge", "judge_with_algebra", "read_gold"]
 
-_OPTION = re.compile(r"^\(?([A-Z])(?:\)|[.:])\s*\S", re.DOTALL)
+_OPTION = re.compile(
+    r"^(?:option|choice)\s+\(?(?P<word>[A-Z])\)?[.:]?$"
+    r"|^\(?(?P<letter>[A-Z])(?:\)[.:]?|[.:](?=\s))\s*(?P<statement>\S.*)?$",
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,11 @@ def judge(gold: str, answer: str, algebra: Algebra | None = None) -> Judgement:
     text = normalise(answer)
     if squeeze(text).rstrip(".") == spelling.rstrip("."):
         return Judgement(True, shown, shown, "written the same way")
-    option = _OPTION.match(re.sub(r"\\text\{([^{}]*)\}", r"\1", text).strip())
-    if option and isinstance(value, Scalar) and value.node.head == "sym" and value.node.name == option.group(1):
-        return Judgement(True, shown, option.group(1), "the option's letter")
+    letter, statement = _option(text)
+    if letter and isinstance(value, Scalar) and value.node.head == "sym" and value.node.name == letter:
+        return Judgement(True, shown, letter, "the option's letter")
+    if statement and not any(name.isupper() for name in _names(value)):
+        text = statement
     try:
         read = read_value(text)
     except (Unreadable, RecursionError) as error:
@@ -76,6 +82,16 @@ def judge(gold: str, answer: str, algebra: Algebra | None = None) -> Judgement:
         except Unreadable:
             agreed = False
     return Judgement(agreed, shown, str(read)[:200])
+
+
+def _option(text: str) -> tuple[str, str]:
+    """The letter and the rest of "(C) 12", "C. 12", "option C"; empty where the text is something else."""
+    found = _OPTION.match(TEXT.sub(r"\1", text).strip())
+    return ((found["letter"] or found["word"]).upper(), found["statement"] or "") if found else ("", "")
+
+
+def _names(value: Value) -> set[str]:
+    return symbols(value.node) if isinstance(value, Scalar) else set()
 
 
 def judge_with_algebra(gold: str, answer: str) -> Judgement:

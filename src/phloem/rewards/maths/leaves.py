@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 from phloem.rewards.maths.expression import Node, Unreadable, number
 from phloem.rewards.maths.grammar import FUNCTIONS, read_expression
 from phloem.rewards.maths.notation import split_top, squeeze
-from phloem.rewards.maths.units import NUMBER_WORDS, bare_letter_units, split_unit
+from phloem.rewards.maths.units import NUMBER_WORDS, SCALES, bare_letter_units, split_unit
 from phloem.rewards.maths.values import Based, Clock, Matrix, Ratio, Scalar, Text, Value
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 _LITERAL = re.compile(r"^[-+]?(\d[\d,]*\.?\d*|\.\d+)(?:[eE]([-+]?\d+)|\*10\^\{?\(?([-+]?\d+)\)?\}?)?$")
+_SCALED = re.compile(rf"(.*\d)\s*(?:\\text\{{\s*)?({'|'.join(SCALES)})s?\b\s*([^{{}}]*?)\s*\}}?", re.IGNORECASE)
 _CLOCK = re.compile(r"^(\d{1,2}):([0-5]\d)(?::([0-5]\d))?\s*(?:\\text\{)?\s*([ap])?\.?\s?(m)?\.?\s*\}?$", re.IGNORECASE)
 _WORDS = re.compile(r"^[A-Za-z0-9 .,:'&/\"()?!-]+$")
 FOREIGN = ("\\int", "\\lim", "\\oint", "\\gcd", "\\lcm", "\\max", "\\min")
@@ -97,12 +99,22 @@ def read_scalar(text: str, gold: bool) -> Scalar:
     place, digits = _precision(squeeze(body))
     if percent and place is not None:
         place /= 100
+    scaled = _SCALED.fullmatch(text.strip())
+    if scaled:
+        return _scaled(scaled, gold)
     node = read_expression(re.sub(r"\(\s*\\text\{([A-Z])\}\s*\)", r"\1", body))
     bare = None
     if not gold and unit is None and node.head == "mul" and re.search(r"[\d})]\s+[A-Za-z]$", body):
         letter = node.args[1]
         bare = node.args[0] if letter.head == "sym" and letter.name in bare_letter_units else None
     return Scalar(node, unit, percent, place, digits, bare)
+
+
+def _scaled(match: re.Match[str], gold: bool) -> Scalar:
+    """A count in hundreds, thousands, dozens, ...: "3 million people" is 3,000,000 people."""
+    amount, scale, unit = match.groups()
+    value = read_scalar(amount if not unit else f"{amount} \\text{{ {unit} }}", gold)
+    return replace(value, node=Node("mul", (value.node, number(SCALES[scale.lower()]))), place=None, digits=0)
 
 
 def _precision(literal: str) -> tuple[Fraction | None, int]:

@@ -89,7 +89,8 @@ def _plain_text(match: re.Match[str]) -> str:
     bare = inner.strip()
     if bare in _NAMED_FUNCTIONS:
         return f"\\{bare} "
-    if len(bare) == 1 and bare.isalpha() and not match.group().startswith(("\\text", "\\mbox")):
+    is_text = match.group().startswith(("\\text", "\\mbox"))
+    if len(bare) == 1 and bare.isalpha() and (not is_text or bare in "ei"):
         return f"{{{bare}}}"  # \mathrm{e} is the letter e
     return f"\\text{{{inner}}}"
 

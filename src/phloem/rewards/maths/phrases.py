@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 __all__ = [
-    "BETWEEN", "CONDITION", "COPULA", "CORRECTION", "CUT", "DENIAL", "DOUBT", "MATH", "NOT_BEFORE", "NUMBER",
+    "BETWEEN", "BOUND", "CONDITION", "COPULA", "CORRECTION", "CUT", "DENIAL", "DOUBT", "MATH", "NOT_BEFORE", "NUMBER",
     "OR_MORE", "PHRASE", "RETRACTION", "SCRATCHED",
 ]  # fmt: skip
 
@@ -18,7 +18,8 @@ def _words(pattern: str) -> re.Pattern[str]:
 
 
 PHRASE = _words(r"""
-    \b(?:final\s+answer | answer | solution(?:\s+to\s+the\s+problem)? | result)\b
+    \b(?: final\s+answer | answer | solution (?:\s+to\s+the\s+problem)? | result
+        | (?:correct|right|best) \s+ (?:option|choice) )\b
     (?:\s+to\s+(?:the|this)\s+\w+)?
     (?:\s+(?:therefore|thus|then|so|hence|simply|just|actually))?
     [\s*_]{0,6} (?: : | \bis\b | \bequals\b | = ) (?:\s*:)?
@@ -79,6 +80,13 @@ DOUBT = _words(r"""
 """)
 
 CONDITION = _words(r"\b(?: if | assume | suppose | assuming | supposing )\b")
+
+BOUND = _words(r"""
+    \b(?: less | more | greater | fewer | larger | smaller | higher | lower )\s+than\b
+    | \b(?: at\s+least | at\s+most | almost | nearly | between | up\s+to | under | over | below | above )\s+ (?=\$?\d)
+    | \b\d+\s+times\s+(?!\d) | \b below\s+zero\b
+""")
+"""A number that bounds or scales another instead of stating one."""
 
 COPULA = _words(r"""
     (?: \b(?: is | are | was | were | be | equals | equal\ to | gives | gets? | yields | has | have | costs? | makes?

@@ -33,7 +33,11 @@ _JOIN = re.compile(r"\\text\{[\s,;]*(and|or)[\s,;]*\}|(?<![A-Za-z\\{])(and|or)(?
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
 _BASED = re.compile(r"^(-?)(?:\\text\{)?([0-9A-Z]+)\}?_\{?(\d+)\}?$")
 _MATRIX = re.compile(r"^\\begin\{([pbvBV]?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}$", re.DOTALL)
-_LEAD = re.compile(r"^(?:=|≈|:|(?:approximately|approx\.?|about|roughly)\b)\s*", re.IGNORECASE)
+_LEAD = re.compile(
+    r"^(?:=|≈|:|(?:approximately|approx\.?|about|roughly)\b"
+    r"|\\text\{\s*(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\s*:?\s*\}|(?:the\s+)?(?:final\s+)?answer\s*(?:is|:))\s*",
+    re.IGNORECASE,
+)
 _NOTHING = {"no solution", "no solutions", "no real solution", "no real solutions", "empty set", "there is no solution",
             "none", "no real roots", "no such number exists"}  # fmt: skip
 _SIMPLE_NAME = ("sym", "apply")
@@ -76,14 +80,13 @@ def read_value(text: str, *, gold: bool = False, as_list: bool = False) -> Value
 
 
 def _tidy(text: str) -> str:
+    """Without the words, marks, braces and box around an answer."""
     text = text.strip()
-    while text and (text[-1] in ".,;:" or text.startswith(("=", "≈", ":")) or _LEAD.match(text)):
+    while text and (text[-1] in ".,;:" or _LEAD.match(text)):
         text = _LEAD.sub("", text.rstrip(".,;: ")).strip()
-    text = strip_brackets(text)
-    return (
-        re.sub(r"^\\(?:boxed|fbox)\s*(?=\{)", "", text)
-        and strip_brackets(re.sub(r"^\\(?:boxed|fbox)\s*(?=\{)", "", text)).strip()
-    )
+    text = re.sub(r"^(?:minus|negative)\s+(?=\d)", "-", text, flags=re.IGNORECASE)
+    text = re.sub(r"^\\(?:boxed|fbox)\s*(?=\{)", "", strip_brackets(text))
+    return strip_brackets(text).strip()
 
 
 def _read_words(words: str, *, gold: bool, as_list: bool) -> Value:
@@ -138,7 +141,7 @@ def _alternatives(text: str, gold: bool) -> tuple[Value, ...]:
 
 def _read_item(text: str, gold: bool) -> Value:
     text = strip_brackets(text.strip())
-    matrix = _MATRIX.match(text)
+    matrix = _MATRIX.match(re.sub(r"^[(\[]\s*(\\begin\{array\}.*\\end\{array\})\s*[)\]]$", r"\1", text))
     if matrix and matrix.group(1) not in ("vmatrix", "Vmatrix"):
         return read_matrix(matrix.group(2))
     if "±" in text and "=" not in text and not _is_wrapped(text):
@@ -149,6 +152,7 @@ def _read_item(text: str, gold: bool) -> Value:
         return read_set(text)
     if ("=" in text or "≈" in text) and len(split_top(text, ("=", "≈")) or ()) > 1:
         return _equation(text, gold)
+    text = re.sub(r"^(\d+) (?:to|\\text\{ ?to ?\}) (\d+)$", r"\1:\2", text)
     if ":" in text:
         return read_colon(text)
     if _is_wrapped(text):
