@@ -1,0 +1,129 @@
+"""From settings to a model and a tokenizer that fit each other."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tiny_models import tiny_model
+from tiny_tokenizers import LLAMA, byte_level
+
+from phloem.config import LoraConfig, ModelConfig
+from phloem.models import ModelError, check_tokenizer, check_trainable, eos_ids, load_model
+
+pytestmark = pytest.mark.model
+
+TOKENIZER = byte_level(LLAMA)
+SIZE = len(TOKENIZER)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    model = tiny_model("llama-tied", vocab_size=SIZE)
+    model.generation_config.eos_token_id = [2, 7]
+    model.save_pretrained(path)
+    TOKENIZER.save_pretrained(path)
+    return path
+
+
+def test_a_folder(folder):
+    model, tokenizer = load_model(ModelConfig(path=str(folder)))
+    assert not model.training
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert all(p.requires_grad for p in model.parameters())
+    assert tokenizer.pad_token_id == tokenizer.eos_token_id
+    assert tokenizer("<|start|>a 12").input_ids == TOKENIZER("<|start|>a 12").input_ids
+
+
+def test_dtype_and_checkpointing(folder):
+    model, _ = load_model(ModelConfig(path=str(folder), dtype="bfloat16", gradient_checkpointing=True))
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    model.train()
+    assert model.model.layers[0].gradient_checkpointing
+
+
+def test_every_declared_end_counts(folder):
+    """Generation config [2, 7], tokenizer's </s> and the template's <|eot|> (A27)."""
+    model, tokenizer = load_model(ModelConfig(path=str(folder)))
+    assert eos_ids(model, tokenizer) == (1, 2, 3, 7)
+    model.config.eos_token_id = 9
+    assert eos_ids(model, tokenizer) == (1, 2, 3, 7, 9)
+
+
+def test_a_model_without_any_end_is_refused():
+    tokenizer = byte_level()
+    tokenizer.eos_token = None
+    model = tiny_model("llama", vocab_size=SIZE)
+    with pytest.raises(ModelError, match="end-of-sequence"):
+        eos_ids(model, tokenizer)
+
+
+def test_new_adapters_train_and_the_base_does_not(folder):
+    config = ModelConfig(path=str(folder), lora=LoraConfig(rank=4, alpha=8.0, target_modules=("q_proj", "v_proj")))
+    model, _ = load_model(config)
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert trained
+    assert all("lora_" in name and ("q_proj" in name or "v_proj" in name) for name in trained)
+    everywhere, _ = load_model(ModelConfig(path=str(folder), lora=LoraConfig(rank=4)))
+    assert sum("lora_A" in name for name, _ in everywhere.named_parameters()) == 2 * 7
+    with pytest.raises(ModelError, match="target_modules"):
+        load_model(ModelConfig(path=str(folder), lora=LoraConfig(rank=4, target_modules=("nothing",))))
+
+
+def test_a_saved_adapter_loads_trainable(folder, tmp_path):
+    """D06: an adapter loaded frozen would leave the optimiser empty."""
+    model, _ = load_model(ModelConfig(path=str(folder), lora=LoraConfig(rank=4)))
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.normal_()
+    model.save_pretrained(tmp_path)
+    again, tokenizer = load_model(ModelConfig(path=str(tmp_path)))
+    ids = torch.tensor([[4, 5, 6]])
+    assert torch.equal(again(ids).logits, model(ids).logits)
+    assert any(p.requires_grad for p in again.parameters())
+    assert len(tokenizer) == SIZE
+    with pytest.raises(ModelError, match="set the rank to 0"):
+        load_model(ModelConfig(path=str(tmp_path), lora=LoraConfig(rank=4)))
+    frozen, _ = load_model(ModelConfig(path=str(tmp_path)), trainable=False)
+    with pytest.raises(ModelError, match="no trainable parameters"):
+        check_trainable(frozen)
+
+
+def test_unknown_paths_name_the_remedy(tmp_path):
+    for path in ("./nowhere", "/no/such/folder", "missing.gguf", "a/b/c"):
+        with pytest.raises(ModelError, match="does not exist: give a Hugging Face folder"):
+            load_model(ModelConfig(path=path))
+    file = tmp_path / "weights.bin"
+    file.write_bytes(b"")
+    with pytest.raises(ModelError, match="is a file"):
+        load_model(ModelConfig(path=str(file)))
+    with pytest.raises(ModelError, match=r"folder .* could not be loaded"):
+        load_model(ModelConfig(path=str(tmp_path)))
+
+
+def test_a_hub_id_without_a_network_names_the_remedy(monkeypatch, tmp_path):
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    with pytest.raises(ModelError, match="check the spelling and the network"):
+        load_model(ModelConfig(path="phloem-tests/not-there"))
+
+
+def test_a_tokenizer_that_writes_ids_without_embeddings_is_refused():
+    with pytest.raises(ModelError, match=rf"ids up to {SIZE - 1} and the model embeds 61"):
+        check_tokenizer(tiny_model("llama"), TOKENIZER)
+    small = tiny_model("llama", vocab_size=SIZE)
+    small.generation_config.eos_token_id = SIZE + 5
+    with pytest.raises(ModelError, match=rf"\[{SIZE + 5}\] lie outside"):
+        check_tokenizer(small, TOKENIZER)
+
+
+def test_an_adapter_that_names_no_base(tmp_path):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4}), encoding="utf-8")
+    with pytest.raises(ModelError, match="names no base model"):
+        load_model(ModelConfig(path=str(tmp_path)))
