@@ -117,6 +117,11 @@ def test_held_out_rows_from_another_file_keep_apart(tmp_path):
     )
 
 
+def test_files_have_no_splits(tmp_path):
+    with pytest.raises(TaskError, match="set task.args.held_out_path"):
+        load(write(tmp_path / "train.jsonl", sums(20)), held_out_split="test")
+
+
 def test_repeated_prompts_never_straddle_the_split(tmp_path):
     rows = [*sums(10), *({**row, "prompt": row["prompt"].replace(" ", "  ")} for row in sums(10))]
     task = load(write(tmp_path / "rows.jsonl", rows), held_out_size=4)

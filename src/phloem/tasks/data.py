@@ -1,7 +1,7 @@
 """A task from your own data: a file or a hub id, your columns, your reward.
 
 Everything that can be wrong with the data is found here, before a model loads: missing columns, empty prompts, too few
-rows, held-out prompts that are also trained on. Rows are counted from 1, as an editor counts lines.
+rows, held-out prompts that are also trained on. Rows are counted from 1.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def build(setup: Setup, options: DataOptions) -> ExampleTask:
     rows = read_examples(options.path, options.split, setup, options, notes)
     if options.held_out_path or options.held_out_split:
         path = options.held_out_path or options.path
+        if Path(path).is_file() and options.held_out_split:
+            raise TaskError(f"{path} is a file and has no splits: set task.args.held_out_path, not held_out_split")
         held_out = read_examples(path, options.held_out_split or options.split, setup, options, notes)
         if len(held_out) < setup.held_out_size:
             notes.append(f"{path}: {len(held_out)} held-out rows, fewer than task.held_out_size {setup.held_out_size}")
