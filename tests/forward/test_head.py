@@ -92,6 +92,15 @@ def test_autocast_multiplies_in_bfloat16_and_normalises_in_float32() -> None:
     assert head.module.weight.grad.dtype == torch.float32
 
 
+def test_the_entropy_of_a_large_vocabulary_is_exact_to_rounding() -> None:
+    torch.manual_seed(0)
+    hidden, head = torch.randn(8, D), Head(nn.Linear(D, 50_000, bias=False))
+    targets = Targets(torch.zeros(8, dtype=torch.int64), torch.arange(8))
+    _, entropy = head_logprobs(hidden, head, targets, 1.0, 4)
+    _, exact = plainly(hidden.double(), Head(head.module.double()), targets, 1.0)
+    torch.testing.assert_close(entropy.double(), exact, rtol=0, atol=2e-5)
+
+
 class _Largest(TorchDispatchMode):
     """Records the largest tensor that any operation makes."""
 

@@ -1,8 +1,8 @@
 """Log-probabilities of chosen tokens from hidden states, without the logits of all positions at once.
 
 The head is applied to `chunk` positions at a time, and again in the backward, so that memory is bounded by chunk x V
-(and a constant) whatever the number of positions. A position may have several targets (the children of a fork): its logits are made
-once.
+(and a constant) whatever the number of positions. A position may have several targets (the children of a fork): its
+logits are made once.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ class _LinearLogprobs(torch.autograd.Function):
                     kept.append(logits)
                 log_p = torch.log_softmax(_scaled(logits, scale), -1)
                 logprobs_E[c:d] = log_p[targets.slot_E[c:d] - a, targets.ids_E[c:d]]
-                entropy_P[a:b] = -torch.bmm(log_p.exp()[:, None], log_p[:, :, None])[:, 0, 0]
+                # A sum, not a product with ones or a dot product: over a vocabulary those are off by 1e-4 in float32.
+                entropy_P[a:b] = -log_p.exp().mul_(log_p).sum(-1)
         ctx.save_for_backward(hidden_P, weight, bias, entropy_P, *kept)
         ctx.settings = settings
         ctx.set_materialize_grads(False)
@@ -136,7 +137,7 @@ class _LinearLogprobs(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias, dtype=wide) if wants_bias else None
         with torch.autocast(hidden_P.device.type, enabled=False):
             used = _Cast(hidden_P, weight, bias, settings.dtype)
-            for i, (a, b, c, d) in enumerate(settings.edges):
+            for i, (a, b, _, _) in enumerate(settings.edges):
                 logits = _scaled(kept[i] if i < len(kept) else used.logits(a, b), scale)
                 spread, factor = torch.softmax(logits, -1), -scale * through_P[a:b, None]
                 if grad_entropy_P is not None:
