@@ -118,7 +118,7 @@ def test_held_out_rows_from_another_file_keep_apart(tmp_path):
 
 
 def test_files_have_no_splits(tmp_path):
-    with pytest.raises(TaskError, match="set task.args.held_out_path"):
+    with pytest.raises(TaskError, match=r"set task.args.held_out_path"):
         load(write(tmp_path / "train.jsonl", sums(20)), held_out_split="test")
 
 
