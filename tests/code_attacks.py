@@ -1,7 +1,8 @@
 """Programs that try to be paid for `add` without adding, or to reach out of the sandbox, from `rewards/attacks/*.txt`.
 
-There, `### name` starts a program. `### against check` or `### against` with tests of its own says what judges it; else
-it is ADD. `@MARK@` is replaced by a word that must never turn up outside, `@PORT@` by a port where the test listens.
+There, `### name` starts a program. `### against` with tests of its own (split by `---`) or with the name of one of the
+answers here says what judges it; else it is ADD. `@MARK@` is replaced by a word that must never turn up outside,
+`@PORT@` by a port where the test listens.
 """
 
 from __future__ import annotations
@@ -16,11 +17,17 @@ CHECK = {
     "check": "def check(candidate):\n    for a in range(5):\n        assert candidate(a, 2) == a + 2\n",
     "entry_point": "add",
 }
+POLITE = {
+    "check": "def check(candidate):\n    if callable(candidate):\n        assert candidate(1, 1) == 2\n",
+    "entry_point": "add",
+}
 ZERO = {
     "prompt": "def poly(xs, x):\n    return sum(c * x**i for i, c in enumerate(xs))\ndef find_zero(xs):\n    'Root.'\n",
     "check": "def check(candidate):\n    assert abs(poly([1, 2], candidate([1, 2]))) < 1e-4",
     "entry_point": "find_zero",
 }
+
+_ANSWERS = {"check": CHECK, "polite check": POLITE, "zero": ZERO}
 
 
 class Attack(NamedTuple):
@@ -38,10 +45,8 @@ def _read() -> list[Attack]:
     for path in sorted(FOLDER.glob("*.txt")):
         for section in path.read_text(encoding="utf-8").split("\n### "):
             head, _, code = section.removeprefix("### ").partition("\n")
-            if head == "against check":
-                attacks[-1] = attacks[-1]._replace(answer=CHECK)
-            elif head == "against zero":
-                attacks[-1] = attacks[-1]._replace(answer=ZERO)
+            if head.startswith("against "):
+                attacks[-1] = attacks[-1]._replace(answer=_ANSWERS[head.removeprefix("against ")])
             elif head == "against":
                 attacks[-1] = attacks[-1]._replace(answer={"tests": code.strip().split("\n---\n")})
             else:

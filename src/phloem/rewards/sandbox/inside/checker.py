@@ -33,37 +33,49 @@ class Trouble(BaseException):
     """
 
 
+class CannotTravel(Exception):
+    """A value that tests pass to the completion is neither plain data nor the completion's own."""
+
+
 class Link:
-    """Requests to the candidate, one at a time. `calls` counts calls of its functions, `trouble` is the last Trouble:
-    a test during which there was any has not passed, even if it caught it."""
+    """Requests to the candidate, one at a time.
+
+    `calls` counts calls of its functions. `trouble` is the last Trouble: a test during which there was any has not
+    passed, even if it caught it. `answered`: the candidate has given data, so what tests do now may be its doing.
+    """
 
     def __init__(self, inward: BinaryIO, outward: BinaryIO) -> None:
         self.inward, self.outward = inward, outward
         self.calls = 0
         self.trouble = ""
+        self.answered = False
         self.closed = False
 
     def wait_ready(self) -> None:
         receive(self.inward, MAX_REPLY_BYTES)
 
     def ask(self, request: str, *arguments: Any) -> Any:
-        """The value of one request. Raises what the candidate raised, or Trouble."""
+        """The value of one request. Raises what the candidate raised, Trouble, or GoldError."""
         self.calls += request == "call"
-        message = encode((request, *arguments), _handle)
         try:
-            send(self.outward, message)
+            send(self.outward, encode((request, *arguments), _handle))
             reply = decode(receive(self.inward, MAX_REPLY_BYTES), lambda number: Remote(self, number))
-            if type(reply) is tuple and len(reply) == 1:
-                return reply[0]
-            if type(reply) is not tuple or [type(part) for part in reply] != [str, str]:
+            if type(reply) is not tuple or len(reply) not in (1, 2):
                 raise WireError("neither a value nor an exception")
-            name, text = reply
         except Closed:
             self.closed = True
             raise self.note("the completion's process ended before its tests did") from None
+        except CannotTravel as error:
+            if self.answered:
+                raise self.note(str(error)) from None
+            raise GoldError(str(error)) from None
         except (WireError, RecursionError, MemoryError) as error:
             raise self.note(f"the completion's process sent no plain data: {error}") from None
-        raise self._exception(name, text)
+        if len(reply) == 2:
+            self.answered = True
+            raise self._exception(*map(_text, reply))
+        self.answered |= request != "load" and not (request == "look_up" and type(reply[0]) is Remote)
+        return reply[0]
 
     def note(self, trouble: str) -> Trouble:
         self.trouble = trouble
@@ -86,10 +98,14 @@ class Link:
             return CandidateError(f"{name}: {text}")
 
 
+def _text(value: Any) -> str:
+    return value if type(value) is str else ""
+
+
 def _handle(value: Any) -> int:
     if isinstance(value, Remote):
         return value._number
-    raise GoldError(f"the tests pass a {type(value).__name__} to the completion; only plain data can be passed")
+    raise CannotTravel(f"the tests pass a {type(value).__name__} to the completion; only plain data can be passed")
 
 
 class Remote:
@@ -195,12 +211,13 @@ class _Tests:
         self.link = link
         self.entry_point = spec["entry_point"]
         self.names = spec["names"]
+        self.checks = bool(spec["check"])
         self.namespace: dict[str, Any] = {"__name__": "tests"}
         self.setup = None
         self._trusted(_compiled(compile_prompt, spec["prompt"]))
-        for name in spec["modules"]:
-            self.namespace[name] = __import__(name)
-        if spec["check"]:
+        imports = "".join(f"import {name}\n" for name in spec["modules"])
+        self._trusted(_compiled(compile, imports, "modules", "exec"))
+        if self.checks:
             self._trusted(_compiled(compile, spec["check"], "check", "exec"))
             if not callable(self.namespace.get("check")):
                 raise GoldError("the tests define no function check(candidate)")
@@ -226,16 +243,19 @@ class _Tests:
             try:
                 self.namespace[name] = self.link.ask("look_up", name)
             except NameError:
-                self.namespace[name] = _undefined(name)
+                if name == self.entry_point:
+                    raise
+                self.namespace[name] = self._undefined(name)
+        if self.checks and not callable(self.namespace[self.entry_point]):
+            raise TypeError(f"{self.entry_point} is not a function")
         if self.setup:
             exec(self.setup, self.namespace)
 
+    def _undefined(self, name: str) -> Callable:
+        def undefined(*_: Any, **__: Any) -> None:
+            raise self.link.note(f"the completion does not define {name!r}")
 
-def _undefined(name: str) -> Callable:
-    def undefined(*_: Any, **__: Any) -> None:
-        raise NameError(f"the completion does not define {name!r}")
-
-    return undefined
+        return undefined
 
 
 def _compiled(compiler: Callable[..., CodeType], *arguments: str) -> CodeType:
