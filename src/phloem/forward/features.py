@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from phloem.forward.split import causal_lm
+from phloem.kinds import PhloemError
 
 __all__ = ["CannotServe", "declared_windows", "refuse", "silence"]
 
@@ -16,7 +17,7 @@ LAYERS_SERVED = {"full_attention", "sliding_attention"}
 ROPE_REFUSED = {"dynamic", "longrope"}
 
 
-class CannotServe(ValueError):
+class CannotServe(PhloemError, ValueError):
     """The tree forward cannot run this model exactly; the message names what stands in the way."""
 
 
