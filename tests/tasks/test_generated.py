@@ -83,6 +83,19 @@ def test_styles_of_sums(style, pattern):
             assert terms == int(extract_answer(text))
 
 
+def test_restated_sums_do_not_state_the_answer():
+    for name in ("sums", "products"):
+        for digits in (2, 3) if name == "products" else (1, 2, 3):
+            sizes = {"train_size": 30, "held_out_size": 1}
+            for example in get(TaskConfig(name, {"digits": digits}, **sizes)).train:
+                for text in example.demonstrations:
+                    thought = parse_format(text).thought
+                    assert example.answer not in re.findall(r"\d+", thought)
+                    assert str(example.row["a"]) in thought
+                    if "more than" in thought:
+                        assert int(thought.split()[-1]) < int(example.answer)
+
+
 def test_digits():
     sums = get(TaskConfig(args={"digits": 4}, train_size=100))
     assert all(re.fullmatch(r"What is \d{4} \+ \d{4}\?", question(example)) for example in sums.train)
@@ -117,7 +130,7 @@ def test_the_format_reward_is_added_with_its_weight():
         ({"name": "sumz"}, "did you mean sums"),
         ({"args": {"digit": 2}}, r"task.args.digit is not an argument.*digits, style"),
         ({"args": {"digits": "2"}}, r"task.args.digits is '2'; it takes a whole number"),
-        ({"args": {"style": "fancy"}}, "one of plan, half, partial, mixed"),
+        ({"args": {"style": "fancy"}}, "one of restate, plan, half, partial, mixed"),
         ({"system_prompt": "x", "args": {"instruction_role": "system"}}, "instruction_role must be user"),
         ({"name": "data", "args": {"path": "x.jsonl"}}, "task.args.reward is needed"),
     ],

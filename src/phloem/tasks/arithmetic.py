@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import chain
 from typing import Literal, get_args
 
 from phloem.rewards.simple import Number
@@ -12,33 +13,34 @@ from phloem.tasks.task import ExampleTask, Setup, TaskError
 __all__ = ["larger", "max_of_4", "products", "sums"]
 
 DEFAULT = Setup()
-Style = Literal["plan", "half", "partial", "mixed"]
+Style = Literal["restate", "plan", "half", "partial", "mixed"]
 
 
-def sums(setup: Setup = DEFAULT, *, digits: int = 2, style: Style = "plan") -> ExampleTask:
+def sums(setup: Setup = DEFAULT, *, digits: int = 2, style: Style = "restate") -> ExampleTask:
     """What is 47 + 38? Two numbers of `digits` digits; 8,100 ordered pairs at 2.
 
-    `style` of the demonstrations' thoughts: `plan` names the sums by place ("40 + 30 and 7 + 8"), `partial` also gives
-    their results, `half` the first result only, `mixed` draws from all. None adds them up.
+    `style` of the demonstrations' thoughts: `restate` brings the problem into a form that is close to its answer ("47
+    plus 38 is more than 70"), `plan` names the sums by place ("40 + 30 and 7 + 8"), `partial` also gives their results,
+    `half` the first result only, `mixed` draws from all. None adds them up.
     """
     _check(digits=digits, style=style)
 
     def draw(rng: random.Random) -> Problem:
         a, b = _operand(rng, digits), _operand(rng, digits)
         terms = [(x, y, x + y) for x, y in zip(_places(a, digits), _places(b, digits), strict=True)]
-        thoughts = _thoughts(style, terms, "+")
+        thoughts = _thoughts(style, a, b, terms, "+")
         return Problem(f"sum {min(a, b)} {max(a, b)}", f"What is {a} + {b}?", str(a + b), thoughts, {"a": a, "b": b})
 
     return build(Family("sums", draw, Number()), setup)
 
 
-def products(setup: Setup = DEFAULT, *, digits: int = 2, style: Style = "plan") -> ExampleTask:
+def products(setup: Setup = DEFAULT, *, digits: int = 2, style: Style = "restate") -> ExampleTask:
     """What is 47 * 6? A number of `digits` digits times one of 2 to 9; `style` as for sums."""
     _check(digits=digits, style=style)
 
     def draw(rng: random.Random) -> Problem:
         a, b = _operand(rng, digits), rng.randrange(2, 10)
-        thoughts = _thoughts(style, [(x, b, x * b) for x in _places(a, digits)], "*")
+        thoughts = _thoughts(style, a, b, [(x, b, x * b) for x in _places(a, digits)], "*")
         return Problem(f"product {a} {b}", f"What is {a} * {b}?", str(a * b), thoughts, {"a": a, "b": b})
 
     return build(Family("products", draw, Number(), held_out_every=2), setup)
@@ -78,11 +80,11 @@ def max_of_4(setup: Setup = DEFAULT, *, digits: int = 2) -> ExampleTask:
     return build(Family("max-of-4", draw, Number()), setup)
 
 
-def _check(*, digits: int, style: Style = "plan") -> None:
+def _check(*, digits: int, style: Style = "restate") -> None:
     if not 1 <= digits <= 9:
         raise TaskError(f"digits is {digits}; it must be between 1 and 9")
-    if digits == 1 and style != "plan":
-        raise TaskError(f"style is {style!r}; with one digit it would state the answer, use plan")
+    if digits == 1 and style not in ("restate", "plan"):
+        raise TaskError(f"style is {style!r}; with one digit it would state the answer, use restate")
     if style not in get_args(Style):
         raise TaskError(f"style is {style!r}; it must be one of {', '.join(get_args(Style))}")
 
@@ -97,17 +99,24 @@ def _places(number: int, digits: int) -> list[int]:
     return [number // 10**place % 10 * 10**place for place in reversed(range(digits))]
 
 
-def _thoughts(style: str, terms: list[tuple[int, int, int]], sign: str) -> tuple[str, ...]:
-    """Wordings for terms (x, y, result of x sign y), largest place first."""
+def _thoughts(style: Style, a: int, b: int, terms: list[tuple[int, int, int]], sign: str) -> tuple[str, ...]:
+    """Wordings for a and b, split into terms (x, y, result of x sign y), largest place first."""
+    verb, word = {"+": ("add", "plus"), "*": ("multiply", "times")}[sign]
     plans = [f"{x} {sign} {y}" for x, y, _ in terms]
     partials = [f"{x} {sign} {y} = {z}" for x, y, z in terms]
     halves, backwards = [partials[0], *plans[1:]], [partials[-1], *plans[-2::-1]]
+    restated = [f"{a} {sign} {b}", f"{verb} {a} and {b}"]
+    if len(terms) > 1:
+        restated.append(f"{_listed(plans)}, so {a} {sign} {b}")
+    if any(result for _, _, result in terms[1:]):  # else the first result is the answer
+        restated.append(f"{a} {word} {b} is more than {terms[0][2]}")
     wordings = {
-        "plan": (_listed(plans), f"first {_listed(plans, ' then ')}", _listed(plans[::-1])),
-        "half": (_listed(halves), f"first {_listed(halves, ' then ')}", _listed(backwards)),
-        "partial": (_listed(partials, ", "), _listed(partials), _listed(partials[::-1], ", ")),
+        "restate": restated,
+        "plan": [_listed(plans), f"first {_listed(plans, ' then ')}", _listed(plans[::-1])],
+        "half": [_listed(halves), f"first {_listed(halves, ' then ')}", _listed(backwards)],
+        "partial": [_listed(partials, ", "), _listed(partials), _listed(partials[::-1], ", ")],
     }
-    chosen = sum(wordings.values(), ()) if style == "mixed" else wordings[style]
+    chosen = chain.from_iterable(wordings.values()) if style == "mixed" else wordings[style]
     return tuple(dict.fromkeys(chosen))
 
 
