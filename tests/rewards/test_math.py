@@ -114,6 +114,8 @@ def test_b29_every_completion_keeps_its_place() -> None:
     completions = [B("4"), "I cannot say.", B("\\sqrt{16}"), "\\boxed{", B("2^{1.5}")]
     statuses = [v.status for v in verify_many(completions, ["4"] * 5)]
     assert statuses == [Status.RIGHT, Status.NO_ANSWER, Status.RIGHT, Status.NO_ANSWER, Status.WRONG]
+    with pytest.raises(TypeError, match="completion 1 is a list"):
+        verify_many(["4", [{"role": "assistant"}]], ["4", "4"])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="5 completions but 4 answers"):
         verify_many(completions, ["4"] * 4)
 
@@ -281,8 +283,8 @@ UNUSABLE = {"math_train": 2, "olympiadbench": 3, "asdiv": 2}
 """Golds that say nothing (empty), are damaged or are prose; every other gold must be right against itself."""
 
 
-FILES = """math500 math_train olympiadbench minerva_math aime24 amc23 amc_2022_2023 aime_1983_2023 gsm8k_train gsm8k_test
-svamp asdiv mawps mawps_singleop"""
+FILES = """math500 math_train olympiadbench minerva_math aime24 amc23 amc_2022_2023 aime_1983_2023 gsm8k_train
+gsm8k_test svamp asdiv mawps mawps_singleop"""
 
 
 @pytest.mark.parametrize("name", FILES.split())

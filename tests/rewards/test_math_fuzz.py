@@ -26,11 +26,11 @@ EXAMPLES = int(os.environ.get("PHLOEM_FUZZ_EXAMPLES", "150"))
 fuzz = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 FRAGMENTS = """
-\\frac \\dfrac \\sqrt \\sqrt[3] \\pi \\sin \\log \\ln \\left( \\right) \\{ \\} \\cup \\infty \\le \\ge \\ne \\in
-\\pm \\mp \\cdot \\times \\text{ \\mathrm{ \\boxed{ \\begin{pmatrix} \\end{pmatrix} \\\\ & { } ( ) [ ] | ! ^ _ + - * / = < > , ; :
-. ' % ° $ \\$ \\( \\) \\[ \\] \\, \\! 0 1 2 7 10 123 1,000 0.5 4.5e33 e i x y n k f(x) a_{n} \\sum_{k=1}^{n} \\int \\lim \\binom
-\\lfloor \\rfloor \\ldots \\circ or and not is answer Answer: #### ** <think> </think> <answer> </answer> wait wrong cm
-feet hours percent
+\\frac \\dfrac \\sqrt \\sqrt[3] \\pi \\sin \\log \\ln \\left( \\right) \\{ \\} \\cup \\infty \\le \\ge \\ne
+\\in \\pm \\mp \\cdot \\times \\text{ \\mathrm{ \\boxed{ \\begin{pmatrix} \\end{pmatrix} \\\\ & { } ( ) [ ] |
+! ^ _ + - * / = < > , ; : . ' % ° $ \\$ \\( \\) \\[ \\] \\, \\! 0 1 2 7 10 123 1,000 0.5 4.5e33 e i x y n k
+f(x) a_{n} \\sum_{k=1}^{n} \\int \\lim \\binom \\lfloor \\rfloor \\ldots \\circ or and not is answer Answer:
+#### ** <think> </think> <answer> </answer> wait wrong cm feet hours percent
 """
 PIECES = FRAGMENTS.split()
 latex = st.lists(st.sampled_from([*PIECES, " ", "\n"]), max_size=25).map("".join)

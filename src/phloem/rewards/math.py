@@ -7,6 +7,7 @@ docs/rewards-math.md.
 
 from __future__ import annotations
 
+import os
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
@@ -47,7 +48,7 @@ def verify(*, completion: str, answer: str) -> Verdict:
 def verify_many(completions: Sequence[str], answers: Sequence[str]) -> list[Verdict]:
     """One verdict per completion, in order; the work is spread over the worker processes.
 
-    Raises ValueError when the two sequences differ in length.
+    Raises ValueError when the two sequences differ in length, TypeError for a completion that is not text.
     """
     if len(completions) != len(answers):
         raise ValueError(
@@ -57,6 +58,8 @@ def verify_many(completions: Sequence[str], answers: Sequence[str]) -> list[Verd
     pending: dict[tuple[str, str], list[int]] = {}
     extractions: list[Extraction] = []
     for index, (completion, answer) in enumerate(zip(completions, answers, strict=True)):
+        if not isinstance(completion, str):
+            raise TypeError(f"completion {index} is a {type(completion).__name__}; give the text the policy wrote")
         found, verdict = _at_once(completion, str(answer))
         extractions.append(found)
         verdicts.append(verdict)
@@ -159,3 +162,12 @@ def _gold_alone_fails(answer: str) -> bool:
 
 def _shortened(text: str | None) -> str | None:
     return text if text is None or len(text) <= 500 else f"{text[:250]} ... {text[-250:]}"
+
+
+def _after_fork() -> None:
+    """A lock that another thread held when the process was forked would never be released in the child."""
+    global _pool_lock
+    _pool_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

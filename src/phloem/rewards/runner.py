@@ -63,7 +63,8 @@ Outcome = Result | Timeout | Crash
 class Runner:
     """`workers` processes that run `function` (given as "package.module:function") on tuples of picklable arguments.
 
-    seconds: wall clock per sample, which is extended while an overloaded machine gives it no processor. memory_mb: address space of the process that runs it, in MiB.
+    seconds: wall clock per sample, extended while an overloaded machine gives it no processor.
+    memory_mb: address space of the process that runs it, in MiB.
     warm: modules to import once, before any sample (the function's own module always is).
 
     Processes start at the first call. Use as a context manager or call `close`; the interpreter's exit does it

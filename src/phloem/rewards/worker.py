@@ -1,9 +1,9 @@
 """The far end of a `Runner`: a supervisor process that never runs a sample itself, and its child that does.
 
-The supervisor imports the function's module once, then forks a child that answers samples one after another. It measures
-wall clock, kills a child that is late and forks the next one from its warm image in milliseconds. A child that is late
-only because the machine is overloaded (it is ready to run, but has had a processor for less than half its limit) is
-given more time, up to four times the limit.
+The supervisor imports the function's module once, then forks a child that answers samples one after another. It
+measures wall clock, kills a child that is late and forks the next one from its warm image in milliseconds. A child that
+is late only because the machine is overloaded (it is ready to run, but has had a processor for less than half its
+limit) is given more time, up to four times the limit.
 
 The supervisor has a single thread and runs no sample, so it always notices that its parent is gone: its input ends, it
 kills the child and leaves. The child asks the kernel to be killed when the supervisor dies.

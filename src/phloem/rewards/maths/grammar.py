@@ -190,10 +190,13 @@ class _Reader(Scanner):
         return node
 
     def numeral(self, mixed: bool) -> Node:
-        found = self.match(_NUMBER)
+        start, found = self.at, self.match(_NUMBER)
         if found is None:
             raise Unreadable(f"unexpected {self.text[self.at : self.at + 20]!r}")
         literal = found.group().replace(",", "")
+        if re.search("[eE][-+]", literal) and found.group() != self.text.strip(" -+"):  # 2e-1 in a formula is 2e - 1
+            literal = re.split("[eE]", literal)[0]
+            self.at = start + re.search("[eE]", found.group()).start()  # type: ignore[union-attr]
         repeating = self.match(_REPEATING) if "." in literal and "e" not in literal.lower() else None
         if repeating:
             return number(_repeating(literal, repeating.group(1)))

@@ -67,6 +67,8 @@ def judge(gold: str, answer: str, algebra: Algebra | None = None) -> Judgement:
     letter, statement = _option(text)
     if letter and isinstance(value, Scalar) and value.node.head == "sym" and value.node.name == letter:
         return Judgement(True, shown, letter, "the option's letter")
+    if _holds_e(value):
+        text = re.sub(r"(?<=\d)e(?=[-+]\d)", " e ", text)  # 2e-1 beside a gold with e in it is 2e - 1, not 0.2
     if statement and not any(name.isupper() for name in _names(value)):
         text = statement
     try:
@@ -88,6 +90,13 @@ def _option(text: str) -> tuple[str, str]:
     """The letter and the rest of "(C) 12", "C. 12", "option C"; empty where the text is something else."""
     found = _OPTION.match(TEXT.sub(r"\1", text).strip())
     return ((found["letter"] or found["word"]).upper(), found["statement"] or "") if found else ("", "")
+
+
+def _holds_e(value: Value) -> bool:
+    def holds(node: Node) -> bool:
+        return (node.head == "sym" and node.name == "e") or any(map(holds, node.args))
+
+    return isinstance(value, Scalar) and holds(value.node)
 
 
 def _names(value: Value) -> set[str]:

@@ -126,8 +126,8 @@ def _precision(literal: str) -> tuple[Fraction | None, int]:
     exponent = int((found.group(2) or found.group(3) or "0")[:6])
     if "." not in mantissa and not (found.group(2) or found.group(3)):
         return None, 0
-    if abs(exponent) > 4000:
-        return None, 0
+    if abs(exponent) > 4000 or not (exponent or mantissa.partition(".")[2].strip("0")):
+        return None, 0  # 12.0 is a whole number
     places = len(mantissa.partition(".")[2])
     return Fraction(10) ** (exponent - places), len(mantissa.replace(".", "").lstrip("0"))
 
