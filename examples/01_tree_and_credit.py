@@ -3,13 +3,11 @@
 python examples/01_tree_and_credit.py
 """
 
-from itertools import groupby, pairwise
-
 import numpy as np
 
 from phloem import credit, presets
+from phloem.credit.draw import draw_credit
 from phloem.tree import Group, Segment
-from phloem.tree.draw import draw
 
 words: list[str] = []
 
@@ -35,17 +33,6 @@ group = Group(
     ),
 )
 
-
-def credit_of_nodes(name: str) -> tuple[credit.Credit, list[str]]:
-    """Per node, what each of its tokens is credited, in thousandths; neighbours that get the same are named once."""
-    assigned = credit.assign(group, presets.get(name))
-    net = 1000 * (assigned.c_pos_T + assigned.c_neg_T)
-    starts = assigned.tree.node_start
-    nodes = [net[start:stop].round(1) + 0.0 for start, stop in pairwise(starts)]
-    return assigned, ["", *(" ".join(f"{c:+.1f}" for c, _ in groupby(node)) for node in nodes[1:])]
-
-
 for name in ("grpo", "lambda-grpo", "grpo-ma"):
-    assigned, notes = credit_of_nodes(name)
-    picture = draw(assigned.tree, lambda tokens: " ".join(words[token] for token in tokens), notes)
-    print(f"{name}\n{picture}\n")
+    assigned = credit.assign(group, presets.get(name))
+    print(f"{name}\n{draw_credit(assigned, lambda tokens: ' '.join(words[token] for token in tokens))}\n")

@@ -164,6 +164,39 @@ def tasks(words: Sequence[str]) -> None:
         print(f"{name:<24} {line}")
 
 
+def inspect(words: Sequence[str]) -> None:
+    """Show what a run folder holds: `phloem inspect RUN [--step N [--group I]]`.
+
+    Without a step: the settings in a line, the evaluations, the figures of the first and last steps.
+    With one: the tree of a group (the first, or the I-th from 0) with the credit of its nodes, in thousandths.
+    """
+    if "--help" in words or "-h" in words:
+        _asks_help(["--help"], inspect)
+        return
+    run, options = None, {"step": None, "group": 0}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, has_value, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") and run is None:
+            run = word
+        elif not word.startswith("--") or name not in options:
+            raise ConfigError(f"phloem inspect takes no {word}")
+        else:
+            text = value if has_value else rest.pop(0) if rest else ""
+            if not text.isdecimal():
+                raise ConfigError(f"--{name} is {text!r}; it takes a whole number")
+            options[name] = int(text)
+    if run is None:
+        raise ConfigError("phloem inspect needs a run folder")
+    from pathlib import Path
+
+    from phloem.analysis.runs import drawn_group, summary
+
+    step = options["step"]
+    print(summary(Path(run)) if step is None else drawn_group(Path(run), step, options["group"] or 0))
+
+
 def _asks_help(words: Sequence[str], command: Callable[[Sequence[str]], None]) -> bool:
     """Prints the help of a command if asked for it; refuses any other option."""
     for word in words:
@@ -175,4 +208,9 @@ def _asks_help(words: Sequence[str], command: Callable[[Sequence[str]], None]) -
     return False
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"train": train, "tasks": tasks, "presets": presets}
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "train": train,
+    "tasks": tasks,
+    "presets": presets,
+    "inspect": inspect,
+}

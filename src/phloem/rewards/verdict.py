@@ -33,6 +33,8 @@ class RewardError(PhloemError, ValueError):
 
 
 class Status(StrEnum):
+    """How a completion was judged, or why it was not."""
+
     RIGHT = "right"
     """Full marks."""
     WRONG = "wrong"

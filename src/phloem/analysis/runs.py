@@ -1,0 +1,143 @@
+"""A finished or running run, read back from its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phloem import credit, presets
+from phloem.analysis.plots import read_metrics
+from phloem.config import TrainConfig
+from phloem.credit.draw import draw_credit
+from phloem.kinds import ConfigError
+from phloem.settings import load_config
+from phloem.tree import Finish, Group, Segment
+
+__all__ = ["drawn_group", "group_of", "summary"]
+
+FIGURES = (
+    ("reward", "{:.3f}"),
+    ("zero_spread", "{:.0%}"),
+    ("truncated", "{:.0%}"),
+    ("within_variance", "{:.3f}"),
+    ("completion_tokens", "{:.1f}"),
+    ("token_ratio", "{:.2f}"),
+    ("entropy", "{:.3f}"),
+    ("gap", "{:.4f}"),
+    ("grad_norm", "{:.3f}"),
+    ("seconds", "{:.1f}"),
+)
+"""Key in the metrics and format."""
+
+
+def _config(run: Path) -> TrainConfig:
+    if not (run / "config.yaml").exists():
+        raise ConfigError(f"{run} is not a run folder: it has no config.yaml")
+    return load_config(run / "config.yaml")
+
+
+def summary(run: Path, window: int = 5) -> str:
+    """What was asked for, the evaluations, and the training figures of the first and last steps.
+
+    Args:
+        run: a run folder; the run may still be going on.
+        window: steps at either end that the figures are means of.
+
+    Raises:
+        ConfigError: not a run folder, or nothing was logged yet.
+    """
+    config = _config(run)
+    records = read_metrics(run / "metrics.jsonl") if (run / "metrics.jsonl").exists() else []
+    steps = [record for record in records if record["kind"] == "train"]
+    lines = [
+        f"{config.task.name}, {config.credit.preset} on {config.sample.thoughts} x {config.sample.answers}, "
+        f"{config.model.path}, seed {config.run.seed}",
+        f"{len(steps)} of {config.optim.steps} steps",
+    ]
+    for record in records:
+        if record["kind"] == "evaluation":
+            error = record["standard_error"]
+            spread = "" if error is None else f" ± {1.96 * error:.3f}"
+            lines.append(
+                f"held-out reward at step {record['step']}: {record['reward']:.3f}{spread} "
+                f"({record['prompts']} prompts x {record['samples']}; always one answer "
+                f"{record['constant_baseline']:.3f})"
+            )
+    if steps:
+        window = max(1, min(window, len(steps) // 2))
+        lines += ["", f"{'mean of':<20} first {window:<4} last {window}"]
+        for key, form in FIGURES:
+            first, last = (_shown(_mean(part, key), form) for part in (steps[:window], steps[-window:]))
+            lines.append(f"  {key:<18} {first:<10} {last}")
+    return "\n".join(lines)
+
+
+def _mean(records: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    known = [record[key] for record in records if record.get(key) is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def drawn_group(run: Path, step: int, index: int = 0) -> str:
+    """The tree of a logged group with the credit of its nodes under the run's rule.
+
+    Credit is that of the group alone: rules that divide by counts of the whole step differ by that factor.
+
+    Args:
+        run: a run folder with rollouts and a saved model, whose tokenizer turns ids into text.
+        step: training step, from 1.
+        index: of the group in its step, from 0.
+
+    Raises:
+        ConfigError: no such group, or the folder lacks the rollouts or the tokenizer.
+    """
+    config = _config(run)
+    rollouts = run / "rollouts.jsonl"
+    if not rollouts.exists():
+        raise ConfigError(f"{run} has no rollouts.jsonl; it was run with run.save_rollouts false")
+    with rollouts.open(encoding="utf-8") as lines:
+        records = [record for record in map(json.loads, lines) if record["step"] == step]
+    if not 0 <= index < len(records):
+        raise ConfigError(f"{run} has {len(records)} groups at step {step}; group {index} is not one of them")
+    record = records[index]
+    group = group_of(record)
+    assigned = credit.assign(group, presets.from_config(config.credit, config.sample.max_completion_tokens))
+    rewards = ", ".join("not scored" if np.isnan(reward) else f"{reward:g}" for reward in group.rewards_R)
+    head = f"step {step}, example {record['id']}, answer {record['answer']}; rewards {rewards}"
+    if not assigned.tree.group.segments:
+        return f"{head}\nno rollout was scored, so nothing is credited"
+    return f"{head}\n{draw_credit(assigned, _decoder(run))}"
+
+
+def group_of(record: Mapping[str, Any]) -> Group:
+    """The group that a line of rollouts.jsonl describes, without its logprobs."""
+    return Group(
+        np.array(record["prompt_ids"], dtype=np.int64),
+        tuple(
+            Segment(
+                np.array(segment["ids"], dtype=np.int64),
+                parent=segment["parent"],
+                sampled=np.array(segment["sampled"], dtype=bool) if "sampled" in segment else None,
+                finish=Finish(segment["finish"]),
+                reward=segment.get("reward"),
+            )
+            for segment in record["segments"]
+        ),
+    )
+
+
+def _decoder(run: Path) -> Callable[[list[int]], str]:
+    from tokenizers import Tokenizer
+
+    path = run / "model" / "tokenizer.json"
+    if not path.exists():
+        raise ConfigError(f"{path} is missing; ids become text by the saved model's tokenizer (run.save_model)")
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)

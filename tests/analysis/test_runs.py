@@ -1,0 +1,97 @@
+"""A run folder, read back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_run import tiny_run
+
+from phloem import credit, presets
+from phloem.analysis.runs import drawn_group, group_of, summary
+from phloem.cli import main
+from phloem.credit.draw import draw_credit
+from phloem.kinds import ConfigError
+from phloem.tree import Group
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    return tiny_run(tmp_path_factory.mktemp("finished")).folder
+
+
+def records(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "rollouts.jsonl").read_text("utf-8").splitlines()]
+
+
+def test_the_summary_names_settings_evaluations_and_figures(finished):
+    text = summary(finished)
+    assert "grpo-ma on 2 x 2" in text
+    assert "1 of 1 steps" in text
+    assert text.count("held-out reward at step") == 2
+    reward = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines() if '"train"' in line]
+    assert f"  {'reward':<18} {reward[0]['reward']:.3f}" in text
+
+
+def test_a_logged_group_is_the_group_that_was_credited(finished):
+    for record in records(finished):
+        group = group_of(record)
+        assert credit.assign(group, presets.get("grpo-ma")).advantage_B.tolist() == record["branches"]["advantage"]
+        assert [s.tokens.tolist() for s in group.segments] == [s["ids"] for s in record["segments"]]
+
+
+def test_a_drawn_group_shows_every_node_with_its_credit(finished):
+    record = records(finished)[1]
+    text = drawn_group(finished, 1, 1)
+    tree = credit.assign(group_of(record), presets.get("grpo-ma")).tree
+    head, *nodes = text.splitlines()
+    assert f"example {record['id']}" in head
+    assert len(nodes) == len(tree.node_parent_N)
+    assert all(line.rstrip()[-2] == "." for line in nodes[1:])
+
+
+def test_figures_of_a_node_are_those_of_its_tokens():
+    group = Group.from_rollouts(np.array([0]), [np.array([1, 2]), np.array([1, 3])], rewards=[1.0, 0.0])
+    assigned = credit.assign(group, presets.get("grpo", scale="none"))
+    prompt, shared, first, second = draw_credit(assigned, lambda ids: " ".join(map(str, ids))).splitlines()
+    assert prompt.split() == ["0"]
+    # Advantages .5 and -.5, each token weighs 1/4.
+    assert [line.split()[-1] for line in (shared, first, second)] == ["+0.0", "+125.0", "-125.0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["{run}", "--step", "1", "--group", "2"], "has 2 groups at step 1; group 2 is not one of them"),
+        (["{run}", "--step", "9"], "has 0 groups at step 9"),
+        (["{run}", "--step", "x"], "--step is 'x'; it takes a whole number"),
+        (["{run}", "--stop", "1"], "phloem inspect takes no --stop"),
+        (["nowhere"], "nowhere is not a run folder"),
+        ([], "needs a run folder"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(finished, capsys, words, message):
+    assert main(["inspect", *(word.format(run=finished) for word in words)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_prints_both(finished, capsys):
+    assert main(["inspect", str(finished)]) == 0
+    assert capsys.readouterr().out == summary(finished) + "\n"
+    assert main(["inspect", str(finished), "--step=1", "--group=1"]) == 0
+    assert capsys.readouterr().out == drawn_group(finished, 1, 1) + "\n"
+
+
+def test_a_run_without_rollouts_or_tokenizer_is_refused_by_name(finished, tmp_path):
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    shutil.rmtree(copy / "model")
+    with pytest.raises(ConfigError, match=r"tokenizer\.json is missing"):
+        drawn_group(copy, 1)
+    (copy / "rollouts.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"has no rollouts\.jsonl"):
+        drawn_group(copy, 1)
