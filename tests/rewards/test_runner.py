@@ -209,3 +209,32 @@ def test_a_forked_child_makes_its_own_workers() -> None:
         "sys.exit(0 if (answer, os.waitstatus_to_exitcode(status)) == (7, 7) else 1)"
     )
     assert process.wait(30) == 0
+
+
+STARVED = """
+    import os, time
+    from phloem.rewards import worker
+
+    def slow(seconds):
+        time.sleep(seconds)
+        return "done"
+
+    def outcome(state, cpu, seconds):
+        readings = iter([(state, 0.0)])
+        worker._state_and_cpu = lambda pid: next(readings, (state, cpu))
+        child = worker._Child(slow, 1 << 40, ())
+        requests, sender = os.pipe()
+        worker.write_message(sender, ((seconds,), 0.2))
+        got = worker._one_sample(child, requests)
+        child.end()
+        return got
+
+    print(outcome("R", 0.0, 0.5), outcome("R", 0.2, 0.5), outcome("S", 0.0, 0.5), outcome("R", 0.0, 5.0))
+"""
+
+
+def test_a_sample_that_gets_no_processor_is_given_more_time_but_not_for_ever() -> None:
+    script = textwrap.dedent(STARVED)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    late = ("timeout", 0.2)
+    assert done.stdout.strip() == f"{('result', 'done')} {late} {late} {late}"

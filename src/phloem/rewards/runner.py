@@ -64,7 +64,7 @@ class Runner:
     """`workers` processes that run `function` (given as "package.module:function") on tuples of picklable arguments.
 
     seconds: wall clock per sample, extended while an overloaded machine gives it no processor.
-    memory_mb: address space of the process that runs it, in MiB.
+    memory_mb: address space of the process that runs it, in MiB (not enforced on macOS, which has no such limit).
     warm: modules to import once, before any sample (the function's own module always is).
 
     Processes start at the first call. Use as a context manager or call `close`; the interpreter's exit does it
@@ -84,7 +84,7 @@ class Runner:
             raise ValueError(f"name the function as 'package.module:function', not {function!r}")
         if seconds <= 0 or memory_mb < 64:
             raise ValueError(f"seconds must be positive and memory_mb at least 64, not {seconds} and {memory_mb}")
-        available = len(os.sched_getaffinity(0))
+        available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.workers = workers if workers is not None else max(1, min(8, available))
         if self.workers < 1:
             raise ValueError(f"a runner needs at least one worker, not {workers}")

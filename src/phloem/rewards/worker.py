@@ -74,12 +74,14 @@ def load(name: str) -> Callable[..., Any]:
 
 def _serve(function: Callable[..., Any], requests: int, replies: int, memory_bytes: int, supervisor: int) -> None:
     """Answer samples until the supervisor is gone. Never returns."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if sys.platform == "linux":  # elsewhere an orphan ends when its sample does: its input is closed
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setpgid(0, 0)  # what the sample starts itself is killed with it
     if os.getppid() != supervisor:
         os._exit(0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    if sys.platform != "darwin":  # macOS refuses this limit
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             args = read_message(requests)

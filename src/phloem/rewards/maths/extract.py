@@ -25,7 +25,7 @@ from phloem.rewards.maths.phrases import (
     PHRASE,
     RETRACTION,
     SCRATCHED,
-)  # fmt: skip
+)
 from phloem.rewards.maths.units import SCALES
 
 __all__ = ["Extraction", "extract"]

@@ -20,7 +20,7 @@ __all__ = ["FUNCTIONS", "MAX_TEXT", "read_expression"]
 MAX_DEPTH = 60
 MAX_TEXT = 2000
 MAX_HEIGHT = 150  # of the tree; a chain of 150 factors reaches it
-MAX_EXPONENT = 5000  # of e-notation: beyond it a literal is not expanded
+MAX_EXPONENT = 2000  # of e-notation: beyond it a literal is not expanded (Python prints at most 4300 digits)
 
 FUNCTIONS = {
     "sin": "sin", "cos": "cos", "tan": "tan", "cot": "cot", "sec": "sec", "csc": "csc",
