@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
 from tiny_models import tiny_model
 from tiny_tokenizers import byte_level
+from transformers import LlamaForCausalLM
 
 from phloem.config import SampleConfig
 from phloem.models.load import _checkpoint_activations
@@ -141,6 +144,37 @@ def test_soft_caps_are_refused_by_name():
         head_dim=8,
         pad_token_id=None,
     )
-    own = HFSampler(Gemma2ForCausalLM(config), TOKENIZER, SampleConfig(), eos_ids=())
     with pytest.raises(SampleError, match="Gemma2Attention uses `softcap`"):
+        HFSampler(Gemma2ForCausalLM(config), TOKENIZER, SampleConfig(), eos_ids=())
+
+
+def test_models_that_place_tokens_by_themselves_are_refused_by_name():
+    """Bloom's positions come from its attention mask, which the sampler does not make."""
+    from transformers import BloomConfig, BloomForCausalLM
+
+    model = BloomForCausalLM(BloomConfig(vocab_size=7, hidden_size=16, n_layer=2, n_head=2))
+    with pytest.raises(SampleError, match="BloomForCausalLM"):
+        HFSampler(model, TOKENIZER, SampleConfig(), eos_ids=())
+
+
+def test_other_logprobs_than_a_plain_forward_are_refused_by_name(monkeypatch):
+    class Displaced(LlamaForCausalLM):
+        def forward(self, position_ids=None, **kwargs):
+            return super().forward(position_ids=None if position_ids is None else position_ids // 2, **kwargs)
+
+    monkeypatch.setattr(Displaced.forward, "__signature__", inspect.signature(LlamaForCausalLM.forward), raising=False)
+    model = tiny_model("llama", vocab_size=7)
+    model.__class__ = Displaced
+    with pytest.raises(SampleError, match="Displaced gives other logprobs"):
+        HFSampler(model, TOKENIZER, SampleConfig(), eos_ids=())
+
+
+def test_parameters_that_were_replaced_are_noticed():
+    model = tiny_model("llama", vocab_size=7)
+    own = HFSampler(model, TOKENIZER, SampleConfig(), eos_ids=())
+    model.load_state_dict({k: v + 0.1 for k, v in model.state_dict().items()}, assign=True)
+    with pytest.raises(StaleWeights):
         _sample(own)
+    own.sync()
+    assert all(a is b for a, b in zip(model.parameters(), own.twin.model.parameters(), strict=True))
+    _sample(own)

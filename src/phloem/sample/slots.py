@@ -27,6 +27,8 @@ __all__ = ["ATTENTION", "Slots", "slot_attention"]
 
 ATTENTION = "phloem_slots"
 """The name of `slot_attention` in transformers' registry."""
+_ROOM = 32
+"""Tokens of their own that rows have room for at first; doubled when it is used up."""
 
 
 @dataclass
@@ -34,7 +36,8 @@ class _Step:
     """Index tensors and masks of one decode step over n rows; made once, used by every layer.
 
     Attributes:
-        own: tokens of their own that rows have, the current one included, (n,).
+        own: tokens of their own that rows have, the current one included, (n,); `length` is the most.
+        rows: 0..n-1.
         grid: rows by prompt block, (blocks, most rows of a block), padded with row 0.
         place: where a row stands in the flattened grid, (n,).
         distance: query position minus key position for block keys and own keys, (n, P + L); a negative number or
@@ -71,11 +74,10 @@ class _Layer(DynamicLayer):
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
         if not self.is_initialized:
             heads, size = key_states.shape[1], key_states.shape[3]
-            make = partial(torch.empty, dtype=key_states.dtype, device=key_states.device)
-            s = self.slots
             # Zeros, not garbage: a masked key still enters a product, and 0 x nan is nan.
-            self.blocks = make(2, s.n_blocks, heads, s.block_length, size).zero_()
-            self.own = make(2, s.n_rows, heads, s.own_length, size).zero_()
+            make = partial(torch.zeros, dtype=key_states.dtype, device=key_states.device)
+            self.blocks = make(2, self.slots.n_blocks, heads, self.slots.block_length, size)
+            self.own = make(2, self.slots.n_rows, heads, 0, size)
             self.is_initialized = True
         step = self.slots.step
         if step is None:
@@ -84,6 +86,8 @@ class _Layer(DynamicLayer):
             self.blocks[0, into, :, :length] = key_states
             self.blocks[1, into, :, :length] = value_states
         else:
+            if (room := self.own.shape[3]) < step.length:
+                self.own = F.pad(self.own, (0, 0, 0, max(_ROOM, 2 * room) - room))
             at = step.own - 1
             self.own[0, step.rows, :, at] = key_states[:, :, 0]
             self.own[1, step.rows, :, at] = value_states[:, :, 0]
@@ -98,15 +102,13 @@ class Slots(Cache):
 
     Args:
         rows: slots for rows.
-        own_length: most tokens a row can have after its prompt.
         blocks: prompts kept at a time.
         block_length: tokens of the longest prompt.
     """
 
-    def __init__(self, rows: int, own_length: int, blocks: int, block_length: int) -> None:
+    def __init__(self, rows: int, blocks: int, block_length: int) -> None:
         super().__init__(layer_class_to_replicate=partial(_Layer, self))  # pyright: ignore[reportArgumentType]
-        self.n_rows, self.own_length = rows, own_length
-        self.n_blocks, self.block_length = blocks, block_length
+        self.n_rows, self.n_blocks, self.block_length = rows, blocks, block_length
         self.prompt_length = np.zeros(blocks, dtype=np.int64)
         self.block_of_row = np.zeros(rows, dtype=np.int64)
         self.own_tokens = np.zeros(rows, dtype=np.int64)

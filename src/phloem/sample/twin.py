@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -46,41 +47,50 @@ class Twin:
     """An eval-mode model on a policy's weights.
 
     Args:
-        model: a transformers causal language model or a peft model, not wrapped for several processes.
+        policy: a transformers causal language model or a peft model, not wrapped for several processes.
         dtype: of the twin's weights; None: the policy's parameters themselves.
+
+    Attributes:
+        model: the twin.
+        copies: whether it keeps weights of its own.
+        version: number of calls of `sync`.
 
     Raises:
         SampleError: a model the sampler's attention cannot serve, by name.
     """
 
-    def __init__(self, model: Any, dtype: torch.dtype | None = None) -> None:
-        _check_served(model)
-        self.source: dict[str, torch.nn.Parameter] = dict(model.named_parameters())
-        self.copies = dtype is not None and any(p.dtype != dtype for p in self.source.values())
-        # Parameters and buffers are handed to deepcopy as already copied: only the modules around them are.
-        memo: dict[int, Any] = {id(b): b for b in model.buffers()}
-        for p in self.source.values():
-            memo[id(p)] = torch.nn.Parameter(p.detach().to(dtype), requires_grad=False) if self.copies else p
-        self.model = copy.deepcopy(model, memo)
-        self._unwrap()
-        self.model.config._attn_implementation = ATTENTION
-        self.model.eval()
+    def __init__(self, policy: Any, dtype: torch.dtype | None = None) -> None:
+        _check_served(policy)
+        self.policy = policy
+        self.dtype = dtype
         self.version = 0
-        self.cache_argument = cache_argument(model)
-        self._seen = self._fingerprint()
+        self.cache_argument = cache_argument(policy)
+        self._build()
 
-    def _unwrap(self) -> None:
-        """Undoes what was set on the module instances themselves: a wrapped forward would run the policy's modules,
-        and hooks that ask for gradients have no place here."""
+    def _build(self) -> None:
+        parameters = list(self.policy.parameters())
+        self.copies = self.dtype is not None and any(p.dtype != self.dtype for p in parameters)
+        # Parameters and buffers are handed to deepcopy as already copied: only the modules around them are.
+        memo: dict[int, Any] = {id(b): b for b in self.policy.buffers()}
+        for p in parameters:
+            memo[id(p)] = torch.nn.Parameter(p.detach().to(self.dtype), requires_grad=False) if self.copies else p
+        self.model = copy.deepcopy(self.policy, memo)
         for module in self.model.modules():
+            # A forward set on the instance (accelerate does) would run the policy's modules, and hooks that ask for
+            # gradients have no place here.
             if "_original_forward" in module.__dict__:
                 module.__dict__.pop("forward", None)
             module._forward_hooks.clear()
             module._forward_pre_hooks.clear()
+        self.model.config._attn_implementation = ATTENTION
+        self.model.eval()
+        self._pairs = list(zip(parameters, self.model.parameters(), strict=True))
+        self._seen = _fingerprint(parameters)
 
-    def _fingerprint(self) -> torch.Tensor:
-        parts = [p.detach().flatten()[:: max(1, p.numel() // _PROBES)] for p in self.source.values()]
-        return torch.cat([part.double().cpu() for part in parts])
+    def _linked(self) -> bool:
+        """Whether the policy still has the parameters this twin was built on."""
+        current = list(self.policy.parameters())
+        return len(current) == len(self._pairs) and all(a is b for a, (b, _) in zip(current, self._pairs, strict=True))
 
     def sync(self) -> None:
         """Takes over the policy's weights and raises `version`.
@@ -88,31 +98,50 @@ class Twin:
         Raises:
             StaleWeights: the copy still differs from the policy (in the entries looked at).
         """
+        if not self._linked():
+            self._build()
         if self.copies:
-            own = dict(self.model.named_parameters())
             with torch.no_grad():
-                for name, p in self.source.items():
-                    own[name].copy_(p)
-            for name, p in self.source.items():
-                stride = max(1, p.numel() // _PROBES)
-                if not torch.equal(own[name].flatten()[::stride], p.detach().flatten()[::stride].to(own[name].dtype)):
-                    raise StaleWeights(f"the sampler's copy of {name} did not take the policy's values")
-        self._seen = self._fingerprint()
+                for source, own in self._pairs:
+                    own.copy_(source)
+            wanted = _fingerprint(source.to(own.dtype) for source, own in self._pairs)
+            if not torch.equal(wanted, _fingerprint(own for _, own in self._pairs)):
+                raise StaleWeights("the sampler's copy did not take the policy's weights")
+        self._seen = _fingerprint(source for source, _ in self._pairs)
         self.version += 1
 
     def check_fresh(self) -> None:
-        """Raises:
-        StaleWeights: the twin keeps a copy and the policy has changed since the last `sync`.
+        """Makes sure that sampling now would use the policy's current weights.
+
+        Raises:
+            StaleWeights: the policy changed since the last `sync`.
         """
-        if self.copies and not torch.equal(self._seen, self._fingerprint()):
+        stale = self.copies and not torch.equal(self._seen, _fingerprint(source for source, _ in self._pairs))
+        if stale or not self._linked():
             raise StaleWeights(
                 "the policy's weights changed since the last sync(): call sampler.sync() after an update"
             )
 
+    def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """Logits of one row alone, (L, V), by the policy's own attention and without a cache."""
+        self.model.config._attn_implementation = self.policy.config._attn_implementation
+        try:
+            return self.model(input_ids=ids[None], use_cache=False).logits[0]
+        finally:
+            self.model.config._attn_implementation = ATTENTION
+
+
+def _fingerprint(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
+    """A few entries of each tensor, spread evenly."""
+    parts = [p.detach().flatten()[:: max(1, p.numel() // _PROBES)] for p in parameters]
+    return torch.cat([part.double().cpu() for part in parts])
+
 
 def _check_served(model: Any) -> None:
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     name = type(model).__name__
+    if not hasattr(model, "config"):
+        raise SampleError(f"{name} has no config: give the sampler the model itself, not a wrapper around it")
+    config = model.config.get_text_config()
     types = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
     if types:
         raise SampleError(f"{name} has layers of the type {', '.join(sorted(types))}, which the sampler cannot serve")
