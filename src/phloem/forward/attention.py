@@ -27,6 +27,7 @@ from transformers.masking_utils import sdpa_mask
 
 from phloem.forward import blocks
 from phloem.forward.pack import Pack
+from phloem.tree.trie import PrefixTree
 
 __all__ = ["ENGINES", "attention_name", "pack_arguments", "windows_used"]
 
@@ -148,23 +149,43 @@ def _plan(pack: Pack, engine: str, window: int | None, dtype: torch.dtype, devic
 
 
 def _make_plan(pack: Pack, engine: str, window: int | None, dtype: torch.dtype, device: torch.device) -> _Plan:
-    chosen: list[tuple[int, blocks.Block, torch.Tensor | None]] = []
-    for first, tree in zip(pack.tree_start.tolist(), pack.trees, strict=False):
-        for block in blocks.whole(tree) if engine == "dense" else blocks.cut(tree, window):
-            seen = blocks.mask(tree, block, window)
-            bias = None if seen is None else torch.where(torch.from_numpy(seen), 0.0, -torch.inf).to(device, dtype)
-            chosen.append((first, block, bias))
+    chosen = [
+        (tree, first, block)
+        for first, tree in zip(pack.tree_start.tolist(), pack.trees, strict=False)
+        for block in (blocks.whole(tree) if engine == "dense" else blocks.cut(tree, window))
+    ]
     bounds = {len(pack)}
-    for first, block, _ in chosen:
-        bounds.update(first + place for run in (*block.above, (block.start, block.stop)) for place in run)
+    for _, first, block in chosen:
+        bounds.update(first + place for run in block.runs for place in run)
     edges = np.array(sorted(bounds))
+    masks = _masks([(tree, block) for tree, _, block in chosen], window, dtype, device)
     calls = []
-    for first, block, bias in chosen:
-        runs = (*block.above, (block.start, block.stop))
-        spans = [np.searchsorted(edges, [first + a, first + b]) for a, b in runs]
-        pieces = tuple(int(i) for a, b in spans for i in range(a, b))
-        calls.append(_Call(pieces, block.stop - block.start, bias))
+    for (_, first, block), mask in zip(chosen, masks, strict=True):
+        spans = [np.searchsorted(edges, [first + a, first + b]) for a, b in block.runs]
+        calls.append(_Call(tuple(int(i) for a, b in spans for i in range(a, b)), block.queries, mask))
     return _Plan(tuple(np.diff(edges).tolist()), tuple(calls))
+
+
+def _masks(
+    chosen: list[tuple[PrefixTree, blocks.Block]], window: int | None, dtype: torch.dtype, device: torch.device
+) -> list[torch.Tensor | None]:
+    """The masks to add to the scores; those of chains are corners of one matrix, so that long rows cost little."""
+    chains = [blocks.is_chain(tree, block, window) for tree, block in chosen]
+    below = [block for (_, block), chain in zip(chosen, chains, strict=True) if chain and block.above]
+    height = max((block.queries for block in below), default=0)
+    above = max((len(block.keys) - block.queries for block in below), default=0)
+    matrix = F.pad(torch.full((height, height), -torch.inf, dtype=dtype).triu(1), (above, 0)).to(device)
+    masks: list[torch.Tensor | None] = []
+    for (tree, block), chain in zip(chosen, chains, strict=True):
+        if not chain:
+            seen = torch.from_numpy(blocks.mask(tree, block, window))
+            masks.append(torch.where(seen, 0.0, -torch.inf).to(device, dtype))
+        elif block.above:
+            left = above - (len(block.keys) - block.queries)
+            masks.append(matrix[: block.queries, left : left + len(block.keys)])
+        else:
+            masks.append(None)
+    return masks
 
 
 for _engine in ENGINES:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int64
 
 from phloem.tree.trie import PrefixTree
 
-__all__ = ["Block", "cut", "mask", "whole"]
+__all__ = ["Block", "cut", "is_chain", "mask", "whole"]
 
 # What one more call costs, in query-key pairs (a few hundred microseconds forward and backward against about ten
 # pairs a microsecond on two cores).
@@ -32,9 +32,19 @@ class Block:
     above: tuple[tuple[int, int], ...] = ()
 
     @property
+    def queries(self) -> int:
+        """Their number."""
+        return self.stop - self.start
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """The keys as runs of neighbours: those above, then the block itself."""
+        return (*self.above, (self.start, self.stop))
+
+    @property
     def keys(self) -> Int64[np.ndarray, " K"]:
-        """Tree indices of the keys: those above, then the block itself."""
-        return np.concatenate([np.arange(a, b, dtype=np.int64) for a, b in (*self.above, (self.start, self.stop))])
+        """Tree indices of the keys, in the order of `runs`."""
+        return np.concatenate([np.arange(a, b, dtype=np.int64) for a, b in self.runs])
 
 
 def whole(tree: PrefixTree) -> list[Block]:
@@ -69,11 +79,15 @@ def cut(tree: PrefixTree, window: int | None = None) -> list[Block]:
     return blocks[::-1]
 
 
-def mask(tree: PrefixTree, block: Block, window: int | None = None) -> Bool[np.ndarray, " Q K"] | None:
-    """Which of its keys each query of a block sees; None: the block is a chain with nothing above, plain causal."""
-    chain = not block.above and bool((tree.end_T[block.start : block.stop] >= block.stop).all())
-    if chain and (window is None or block.stop - block.start <= window):
-        return None
+def is_chain(tree: PrefixTree, block: Block, window: int | None = None) -> bool:
+    """Whether each query of a block sees all keys up to itself: no fork inside, no window that ends inside."""
+    if not (tree.end_T[block.start : block.stop] >= block.stop).all():
+        return False
+    return window is None or len(block.keys) <= window
+
+
+def mask(tree: PrefixTree, block: Block, window: int | None = None) -> Bool[np.ndarray, " Q K"]:
+    """Which of its keys each query of a block sees."""
     queries, keys = np.arange(block.start, block.stop)[:, None], block.keys[None]
     seen = (keys <= queries) & (queries < tree.end_T[keys])
     if window is not None:
