@@ -408,6 +408,9 @@ REPEATING = [
     (r"\frac{11}{12}", B(r"0.91\overline{6}"), True),
 ]
 WORDS_AROUND = [
+    ("West", "West", True),
+    ("West", "No idea.", False),
+    (r"\frac{\sqrt{3}}{2}", B(r"\sin 60^\circ"), True),
     ("8", B(r"8 \text{ maybe}"), False),
     ("8", B(r"8 \text{ million}"), False),
     ("8000000", B(r"8 \text{ million}"), True),

@@ -140,7 +140,7 @@ def test_b50_e_notation(completion: str) -> None:
 def test_the_verdict_shows_how_both_sides_were_read() -> None:
     verdict = judged(r"\frac{6}{4}", B("1.5"))
     assert (verdict.extracted, verdict.parsed, verdict.gold) == ("1.5", "3/2", "div(6, 4)")
-    assert judged("3", "Nothing.").status is Status.NO_ANSWER
+    assert judged("3", "I have nothing to say about this.").status is Status.NO_ANSWER
 
 
 def test_a_time_out_or_crash_is_the_completions_unless_the_gold_alone_causes_it(

@@ -58,14 +58,14 @@ _TEXT_MACROS = (
 )
 _MACRO = re.compile(r"\\([A-Za-z]+)")
 TEXT = re.compile(rf"\\(?:{_TEXT_MACROS})\s*\{{([^{{}}]*)\}}")
-_SPACING = re.compile(r"\\[,;:> ]|~|\\hspace\{[^{}]*\}")
+_SPACING = re.compile(r"\\[,;:> ~]|~|\\hspace\{[^{}]*\}")
 _JOINED = re.compile(r"(?<=[0-9A-Za-z]) +(?=[0-9A-Za-z])")
 _NAMED_FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "gcd", "lcm", "arcsin", "arccos",
                     "arctan", "sinh", "cosh", "tanh"}  # fmt: skip
 
 
 def normalise(text: str) -> str:
-    """The text in the reader's spelling. `normalise(normalise(t)) == normalise(t)`."""
+    """The text in the reader's spelling."""
     text = re.sub(r"\s+", " ", text)
     for old, new in _SYMBOLS.items():
         if old in text:

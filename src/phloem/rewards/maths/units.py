@@ -80,7 +80,7 @@ def split_unit(text: str, *, plain_letters: bool = True) -> tuple[str, Unit | No
         return text[2:].strip(), _UNITS["\\$"]
     if text.startswith(("-\\$", "- \\$")):
         return "-" + text.split("\\$", 1)[1].strip(), _UNITS["\\$"]
-    if text.endswith("°"):
+    if text.endswith("°") and not re.search(r"sin|cos|tan|cot|sec|csc", text):
         return text[:-1].strip(), _UNITS["°"]
     if text.endswith(("°C", "° C", "°F", "° F")):
         return text[:-1].rstrip("° "), Unit("temperature", words=frozenset({text[-1]}))
