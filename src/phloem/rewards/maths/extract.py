@@ -211,7 +211,11 @@ def _from_prose(text: str) -> Extraction:
         return phrased
     if "\n" not in text and len(text) <= 200 and _looks_mathematical(text):
         return Extraction(_unwrapped(text), "the whole completion")
-    if "\n" not in text and len(text.split()) <= 3 and not DOUBT.search(text) and not DENIAL.match(text):
+    if (
+        re.fullmatch(r"[A-Za-z.'!-]+(?: [A-Za-z.'!-]+){0,2}", text)
+        and not DOUBT.search(text)
+        and not DENIAL.match(text)
+    ):
         return Extraction(_unwrapped(text), "the whole completion, a few words")
     return _last_sentence(text)
 
