@@ -162,6 +162,11 @@ def test_a_time_out_or_crash_is_the_completions_unless_the_gold_alone_causes_it(
     ]
 
 
+def test_a_gold_that_is_a_number_is_taken_as_its_text_and_none_as_empty() -> None:
+    assert verify(completion=B("72"), answer=72).status is Status.RIGHT  # type: ignore[arg-type]
+    assert verify(completion=B("None"), answer=None).status is Status.BAD_GOLD  # type: ignore[arg-type]
+
+
 def test_check_gold_reports_unusable_golds() -> None:
     assert check_gold(r"\frac{1}{2}").status is Status.RIGHT
     for gold in ("", "   ", "$12,$7$", r"\frac{1}{2", "2 = 3", "x" * 5000, r"\frac{1}{0}"):

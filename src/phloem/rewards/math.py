@@ -60,12 +60,13 @@ def verify_many(completions: Sequence[str], answers: Sequence[str]) -> list[Verd
     for index, (completion, answer) in enumerate(zip(completions, answers, strict=True)):
         if not isinstance(completion, str):
             raise TypeError(f"completion {index} is a {type(completion).__name__}; give the text the policy wrote")
-        found, verdict = _at_once(completion, str(answer))
+        gold = "" if answer is None else str(answer)
+        found, verdict = _at_once(completion, gold)
         extractions.append(found)
         verdicts.append(verdict)
         if verdict is None:
             assert found.text is not None
-            pending.setdefault((str(answer), found.text), []).append(index)
+            pending.setdefault((gold, found.text), []).append(index)
     if pending:
         for pair, outcome in _outcomes(list(pending)):
             for index in pending[pair]:
