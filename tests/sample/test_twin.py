@@ -7,11 +7,12 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from tiny_models import tiny_model
+from tiny_models import KINDS, tiny_model
 from tiny_tokenizers import byte_level
 from transformers import LlamaForCausalLM
 
 from phloem.config import SampleConfig
+from phloem.forward import prepare
 from phloem.models.load import _checkpoint_activations
 from phloem.sample import ForkPlan, HFSampler, SampleError, StaleWeights
 from phloem.sample.twin import Twin
@@ -122,6 +123,18 @@ def test_a_wrapped_forward_is_undone():
     prepared = accelerate.Accelerator(cpu=True, mixed_precision="bf16").prepare(model)
     assert "_original_forward" in prepared.__dict__
     assert np.array_equal(_sample(HFSampler(prepared, TOKENIZER, SampleConfig(), eos_ids=())), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_policy_prepared_for_trees(kind):
+    """Its attention, set for packed trees, is neither used nor changed by sampling."""
+    plain = tiny_model(kind, vocab_size=7)
+    expected = _sample(HFSampler(plain, TOKENIZER, SampleConfig(), eos_ids=()))
+    model = tiny_model(kind, vocab_size=7)
+    prepare(model, "dense")
+    attention = model.config._attn_implementation
+    assert np.array_equal(_sample(HFSampler(model, TOKENIZER, SampleConfig(), eos_ids=())), expected)
+    assert model.config._attn_implementation == attention != plain.config._attn_implementation
 
 
 def test_models_it_cannot_serve_are_refused_by_name():

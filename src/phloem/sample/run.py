@@ -202,7 +202,7 @@ class Run:
         self.stats.decoded += self.n
 
         closing = self.closing[rows]
-        for row in np.flatnonzero(closing):
+        for row in map(int, np.flatnonzero(closing)):
             block = int(self.slots.block_of_row[row])
             fork = _Fork(int(self.group_of[row]), self.branch[row], block, self.slots.take(row), logits[row].clone())
             self.forks[len(fork.branch)].append(fork)

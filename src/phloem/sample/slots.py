@@ -197,7 +197,7 @@ def slot_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if slots.step is None:
         return _prefill(query, key, value, scale, sliding_window), None
-    layer = slots.layers[module.layer_idx]  # pyright: ignore[reportArgumentType]
+    layer = slots.layers[module.layer_idx]  # pyright: ignore[reportArgumentType, reportCallIssue]
     return _decode(query, layer, slots.step, scale, sliding_window), None
 
 
