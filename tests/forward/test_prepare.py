@@ -127,6 +127,42 @@ def test_what_cannot_be_served_is_refused_by_name(reason: str) -> None:
         prepare(model)
 
 
+SERVED = {
+    "cohere": {"logit_scale": 0.3},
+    "granite": {"logits_scaling": 3.0, "embedding_multiplier": 2.0},
+    "gemma2": {"attn_logit_softcapping": None, "final_logit_softcapping": 2.0, "sliding_window": 400},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "phi3": {},
+    "olmo2": {},
+    "gpt_neox": {},
+    "opt": {"word_embed_proj_dim": 32, "ffn_dim": 48},
+}
+
+
+@pytest.mark.parametrize("model_type", SERVED)
+def test_scaled_and_capped_logits_and_experts_pass_the_check(model_type: str) -> None:
+    torch.manual_seed(0)
+    config = _config(model_type, initializer_range=0.2, bos_token_id=None, eos_token_id=None, **SERVED[model_type])
+    model = AutoModelForCausalLM.from_config(config)
+    prepare(model, announce=lambda line: None)
+    assert logprobs(model, pack([TREE])).logprobs_E.std() > 0.1
+
+
+def test_a_mask_of_the_models_own_making_is_refused() -> None:
+    model = tiny_model("llama")
+    attention = model.model.layers[1].self_attn
+    whole = attention.forward
+
+    def biased(*args: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> Any:
+        if attention_mask is not None:
+            attention_mask = torch.zeros(1, 4, 1, kwargs["hidden_states"].shape[1])
+        return whole(*args, attention_mask=attention_mask, **kwargs)
+
+    attention.forward = biased
+    with pytest.raises(CannotServe, match="an attention mask of its own making"):
+        prepare(model)
+
+
 def test_learned_prompts_are_refused() -> None:
     from peft import PromptTuningConfig
 
@@ -162,7 +198,7 @@ def test_the_check_stops_on_a_model_that_drops_the_pack() -> None:
     attention = model.model.layers[1].self_attn
     whole = attention.forward
     attention.forward = lambda *args, phloem_pack=None, **kwargs: whole(*args, **kwargs)
-    with pytest.raises(ValueError, match="not handed the pack"):
+    with pytest.raises(CannotServe, match="not handed the pack"):
         prepare(model)
 
 

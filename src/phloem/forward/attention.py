@@ -26,6 +26,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from phloem.forward import blocks
+from phloem.forward.features import CannotServe
 from phloem.forward.pack import Pack
 from phloem.tree.trie import PrefixTree
 
@@ -99,16 +100,19 @@ def _tree_attention(
     """What a layer calls: query (1, H, T, D), key and value (1, H_kv, T, D), to (1, T, H, D).
 
     Raises:
-        ValueError: the layer's attention is not plain, or the pack got lost on the way to it.
+        CannotServe: the layer's attention is not plain, or the pack got lost on the way to it.
+        ValueError: attention weights are to be dropped.
     """
     pack: Pack | None = kwargs.pop(PACK_ARGUMENT, None)
     if pack is None:
         if attention_mask is not None and attention_mask.shape[-1] != key.shape[2]:
-            raise ValueError(f"{type(module).__name__} was not handed the pack: its model drops keyword arguments")
+            raise CannotServe(f"{type(module).__name__} was not handed the pack: its model drops keyword arguments")
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    for name, meaning in REFUSED.items():
-        if kwargs.get(name) is not None:
-            raise ValueError(f"{type(module).__name__} uses {meaning}, which the tree forward does not serve")
+    found = [meaning for name, meaning in REFUSED.items() if kwargs.get(name) is not None]
+    if attention_mask is not None and attention_mask.numel() > 1:
+        found.append("an attention mask of its own making")
+    if found:
+        raise CannotServe(f"{type(module).__name__} uses {', '.join(found)}, which the tree forward does not serve")
     if kwargs.get("dropout"):
         raise ValueError(f"{type(module).__name__} drops attention weights: call forward.prepare on the model first")
     plan = _plan(pack, engine, kwargs.get("sliding_window"), query.dtype, query.device)
