@@ -56,8 +56,8 @@ def process_sets(tree: PrefixTree) -> list[tuple[frozenset[int], int, int]]:
     """The process sets that hold tokens, as (rollouts, first, one past last completion token), in tree order."""
     members: list[set[int]] = [set() for _ in tree.node_parent_N]
     for r in range(tree.group.group_size):
-        for node in np.unique(tree.node_T[tree.row(r)]).tolist():
-            members[node].add(r)
+        for node in np.unique(tree.node_T[tree.row(r)]):
+            members[int(node)].add(r)
     first_N = tree.depth_T[tree.node_start[:-1]] - tree.prompt_length
     sizes_N = np.diff(tree.node_start)
     return [(frozenset(members[n]), int(first_N[n]), int(first_N[n] + sizes_N[n])) for n in range(1, len(members))]
