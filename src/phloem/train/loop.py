@@ -88,6 +88,8 @@ def train(config: TrainConfig, task: Task | None = None) -> RunResult:
     folder, view = RunFolder(config), View(config.run.view)
     try:
         view.say(f"run folder {folder.path}")
+        for note in getattr(task, "notes", ()):
+            view.say(f"{task.name}: {note}")
         _set_up_process(config)
         policy = Policy.load(config, view.say)
         view.say(
