@@ -193,6 +193,14 @@ def test_the_check_stops_on_a_model_that_mixes_tokens_by_other_means(dtype: torc
         logprobs(model, pack([TREE]))
 
 
+def test_weights_that_give_no_numbers_are_refused_as_such() -> None:
+    model = tiny_model("llama")
+    model.lm_head.weight.data[3] = float("nan")
+    with pytest.raises(CannotServe, match=r"give logits that are not finite numbers: .* set model\.dtype to float32"):
+        prepare(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
 def test_the_check_stops_on_a_model_that_drops_the_pack() -> None:
     model = tiny_model("llama")
     attention = model.model.layers[1].self_attn

@@ -81,10 +81,15 @@ def check(model: nn.Module, group: Group, expected: list[Row]) -> None:
     """Compares a prepared model on the tree of `group` with the rows of the model as it came.
 
     Raises:
-        CannotServe: they differ by more than rounding explains, with or without a pack; or layers did not ask for
-            the sliding windows that the configuration declares.
+        CannotServe: the rows' logprobs are not numbers; the two differ by more than rounding explains, with or
+            without a pack; or layers did not ask for the sliding windows that the configuration declares.
     """
     whole = causal_lm(model)
+    if not all(torch.isfinite(row.logprobs_L).all() for row in expected):
+        raise CannotServe(
+            f"the weights of this {type(whole).__name__} give logits that are not finite numbers: they hold NaN or "
+            f"infinities, or overflow in {whole.dtype}. Load another checkpoint, or set model.dtype to float32"
+        )
     tree = PrefixTree.from_group(group)
     packed = pack([tree]).to(whole.device)
     found = logprobs(model, packed)
