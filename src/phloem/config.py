@@ -143,7 +143,8 @@ class SampleConfig:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
-    """0: off. With top_p < 1 or top_k > 0 the sampler's distribution is not the trainer's; the gap metric shows it."""
+    """0: off. With top_p < 1 or top_k > 0 a warning is printed: the rollouts come from a narrower policy than the one
+    that is trained."""
     max_rows: int = 128
     """Rows decoded at a time."""
     dtype: Literal["model", "float32", "bfloat16"] = "model"
@@ -290,10 +291,17 @@ class RunConfig:
     """Warn after this many steps in a row in which every rollout hit its budget and no group had a spread."""
     clipped_alarm_stop: bool = False
     """Stop the run instead of warning."""
+    fault_alarm_share: float = 0.1
+    """Warn at a step in which the reward of more than this share of the rollouts failed or ran out of time; 1: off."""
+    unscored_alarm_share: float = 0.1
+    """Warn at a step in which more than this share of the rollouts was not scored; 1: off."""
 
     def __post_init__(self) -> None:
         _check_types(self, "run")
         _at_least("run", {"clipped_alarm_steps": (self.clipped_alarm_steps, 1), "seed": (self.seed, 0)})
+        for name in ("fault_alarm_share", "unscored_alarm_share"):
+            share = getattr(self, name)
+            _require(0 <= share <= 1, f"run.{name} is {share}; it must be in [0, 1]")
 
 
 @dataclass(frozen=True)

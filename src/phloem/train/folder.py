@@ -30,7 +30,7 @@ import numpy as np
 from phloem.config import TrainConfig
 from phloem.credit import Credit
 from phloem.kinds import ConfigError
-from phloem.rewards.verdict import Verdict
+from phloem.rewards.verdict import Status, Verdict
 from phloem.settings import to_yaml
 from phloem.tasks.task import Example
 from phloem.tree import Group
@@ -38,6 +38,8 @@ from phloem.tree import Group
 __all__ = ["RunFolder", "group_record", "replaced_folder"]
 
 PACKAGES = ("phloem", "torch", "transformers", "accelerate", "peft", "tokenizers", "safetensors", "numpy")
+BROKEN_OFF = (Status.BAD_GOLD, Status.FAULT, Status.TIMEOUT)
+"""Judgements whose reason is kept beside the rollout, as for those that were not scored."""
 
 
 class RunFolder:
@@ -134,6 +136,8 @@ def group_record(
             record["sampled"] = segment.sampled.tolist()
         if s in verdict_of:
             record |= {"reward": segment.reward, "verdict": str(verdict_of[s].status)}
+            if verdict_of[s].status in BROKEN_OFF or not verdict_of[s].scored:
+                record["detail"] = verdict_of[s].detail
         segments.append(record)
     return {
         "step": step,

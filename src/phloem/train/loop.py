@@ -20,17 +20,19 @@ from transformers import get_scheduler
 from transformers.utils.logging import disable_progress_bar
 
 from phloem import presets, tasks
-from phloem.config import ConfigError, TrainConfig
+from phloem.config import TrainConfig
 from phloem.evaluate.held_out import Gain, HeldOut, paired_gain
 from phloem.kinds import PhloemError
 from phloem.loss import LossSums
 from phloem.rewards.verdict import Verdict
 from phloem.sample import ForkPlan, HFSampler, Sampler
+from phloem.tasks.enough import require_enough
 from phloem.tasks.task import Example, Task
+from phloem.train.alarms import Alarms
 from phloem.train.cold_start import cold_start, demonstration_rows
 from phloem.train.evaluation import Evaluator
 from phloem.train.folder import RunFolder, group_record
-from phloem.train.metrics import ClippedAlarm, step_metrics
+from phloem.train.metrics import step_metrics
 from phloem.train.policy import Policy
 from phloem.train.report import report
 from phloem.train.step import Batch, Objective, Reference, make_batch, update
@@ -75,7 +77,8 @@ def train(config: TrainConfig, task: Task | None = None) -> RunResult:
 
     Args:
         config: the settings.
-        task: prompts, answers and rewards; None: the one that `config.task` names.
+        task: prompts, answers and rewards; None: the one that `config.task` names. With a task of one's own, only
+            `task.system_prompt` and `task.chat_template` of the settings are used, and the rest is said to be idle.
 
     Raises:
         ConfigError: settings that cannot be honoured; before a model loads wherever that can be known.
@@ -84,17 +87,17 @@ def train(config: TrainConfig, task: Task | None = None) -> RunResult:
     rule = presets.from_config(config.credit, config.sample.max_completion_tokens)
     objective = Objective(rule, config.sample.temperature, config.credit.dual_clip, config.credit.entropy)
     task = tasks.get(config.task, config.run.seed) if task is None else task
-    _check(task, config)
+    require_enough(task, config)
     folder, view = RunFolder(config), View(config.run.view)
     try:
         view.say(f"run folder {folder.path}")
-        for note in getattr(task, "notes", ()):
+        for note in (*getattr(task, "notes", ()), *idle):
             view.say(f"{task.name}: {note}")
         _set_up_process(config)
         policy = Policy.load(config, view.say)
         view.say(
             f"{config.model.path}: {sum(p.numel() for p in policy.trained):,} trained parameters on "
-            f"{policy.accelerator.device}, tree attention {policy.engine!r}"
+            f"{policy.device}, tree attention {policy.engine!r}"
         )
         _cold_start(policy, task, folder, view)
         trainer = _Trainer(policy, task, objective, folder, view)
@@ -121,23 +124,12 @@ def train(config: TrainConfig, task: Task | None = None) -> RunResult:
         folder.close()
 
 
-def _check(task: Task, config: TrainConfig) -> None:
-    """What can be known to be impossible before a model loads."""
-    have, need = len(task.train), config.optim.prompts_per_step
-    if have < need:
-        raise ConfigError(
-            f"task {task.name} has {have} training examples and optim.prompts_per_step is {need}: lower it, or give "
-            "the task more data"
-        )
-    if len(task.held_out) < config.evaluation.prompts:
-        raise ConfigError(
-            f"task {task.name} has {len(task.held_out)} held-out examples and evaluation.prompts is "
-            f"{config.evaluation.prompts}: lower it (0: no evaluation), or raise task.held_out_size"
-        )
-    if config.cold_start.steps and not any(example.demonstrations for example in task.train):
-        raise ConfigError(
-            f"cold_start.steps is {config.cold_start.steps} and task {task.name} has no demonstrations: set it to 0"
-        )
+def _idle_settings(config: TrainConfig) -> tuple[str, ...]:
+    """What the settings say of a built-in task while the task comes from Python."""
+    fields = ("name", "args", "train_size", "held_out_size", "format_weight")
+    default = type(config.task)()
+    changed = [f"task.{name}" for name in fields if getattr(config.task, name) != getattr(default, name)]
+    return (f"given from Python, so these settings do nothing: {', '.join(changed)}",) if changed else ()
 
 
 def _set_up_process(config: TrainConfig) -> None:
@@ -155,7 +147,7 @@ def _cold_start(policy: Policy, task: Task, folder: RunFolder, view: View) -> No
         return
     rows = demonstration_rows(task.train, policy.prompt_ids, policy.demonstration_ids)
     view.phase("cold start", config.steps)
-    losses = cold_start(policy.model, rows, config, policy.accelerator, policy.config.run.seed)
+    losses = cold_start(policy.model, rows, config, policy, policy.config.run.seed)
     for step, loss in enumerate(losses, start=1):
         folder.metrics({"kind": "cold_start", "step": step, "loss": loss})
         view.advance(step, f"loss {loss:.3f}")
@@ -186,17 +178,17 @@ class _Trainer:
         """Takes `optim.steps` steps; evaluates and keeps the best policy in between, if asked to."""
         every, steps = self.config.evaluation.every, self.config.optim.steps
         start, best = self.policy.fingerprint(), float("-inf")
-        alarm = ClippedAlarm(self.config)
+        alarms = Alarms(self.config)
         self.view.phase("training", steps)
         for step, examples in enumerate(_batches(self.task.train, self.config), start=1):
             record = self.step(step, examples)
             self.folder.metrics(record)
             self.view.step(step, record)
-            if message := alarm(record):
-                self.folder.metrics({"kind": "alarm", "step": step, "message": message})
-                if self.config.run.clipped_alarm_stop:
-                    raise TrainError(message)
-                self.view.say(f"WARNING: {message}")
+            for alarm in alarms(record):
+                self.folder.metrics({"kind": "alarm", "step": step, "message": alarm.message})
+                if alarm.stop:
+                    raise TrainError(alarm.message)
+                self.view.say(f"WARNING: {alarm.message}")
             if every and step % every == 0 and step < steps:
                 found = self.evaluate(step, self.config.evaluation.prompts_between, "held-out")
                 if found is not None and found.mean > best:
@@ -221,8 +213,7 @@ class _Trainer:
         groups = [g.with_rewards([v.reward for v in own]) for g, own in zip(groups, verdicts, strict=True)]
         clock.lap("reward")
 
-        device = self.policy.accelerator.device
-        batch = make_batch(groups, self.objective, self.config.optim.pack_tokens, device)
+        batch = make_batch(groups, self.objective, self.config.optim.pack_tokens, self.policy.device)
         batch, sums, norms = self._update(batch, step)
         clock.lap("update")
 
@@ -245,9 +236,9 @@ class _Trainer:
             return batch, sums, norms
         model.train()
         if self.reference is not None:
-            batch = self.reference.fill(model, batch, self.objective, self.policy.accelerator)
+            batch = self.reference.fill(model, batch, self.objective, self.policy)
         for _ in range(self.config.optim.updates_per_step):
-            batch, sums = update(model, batch, self.objective, self.policy.accelerator)
+            batch, sums = update(model, batch, self.objective, self.policy)
             norms.append(self._clip_gradient(step))
             self.optimiser.step()
             self.schedule.step()

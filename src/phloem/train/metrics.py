@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isnan
 from typing import Any
 
 import numpy as np
 
 from phloem.analysis.variance import thought_variance
-from phloem.config import TrainConfig
 from phloem.loss import LossSums
 from phloem.rewards.verdict import Verdict, tally
 from phloem.train.step import Batch
 from phloem.tree import Finish, Group
 from phloem.tree.structure import structure
 
-__all__ = ["ClippedAlarm", "step_metrics"]
+__all__ = ["step_metrics"]
 
 
 def step_metrics(
@@ -78,26 +76,3 @@ def _mean(values: Sequence[Any] | np.ndarray) -> float:
     array = np.asarray(values, dtype=float)
     array = array[~np.isnan(array)]
     return float(array.mean()) if len(array) else float("nan")
-
-
-class ClippedAlarm:
-    """Speaks up when the token budget is too short for anything to be learnt.
-
-    Every rollout at its budget and no group with a spread, step after step, trains nothing and looks healthy.
-    """
-
-    def __init__(self, config: TrainConfig) -> None:
-        self._patience = config.run.clipped_alarm_steps
-        self._budget = config.sample.max_completion_tokens
-        self._in_a_row = 0
-
-    def __call__(self, metrics: dict[str, Any]) -> str | None:
-        """The warning after every `run.clipped_alarm_steps` such steps in a row, else None."""
-        clipped = metrics["truncated"] == 1.0 and (metrics["zero_spread"] == 1.0 or isnan(metrics["zero_spread"]))
-        self._in_a_row = self._in_a_row + 1 if clipped else 0
-        if not self._in_a_row or self._in_a_row % self._patience:
-            return None
-        return (
-            f"for {self._in_a_row} steps every rollout hit its budget of {self._budget} tokens and no group had a "
-            "spread of rewards, so nothing was learnt: raise sample.thought_tokens and sample.answer_tokens"
-        )
