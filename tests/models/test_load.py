@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from tiny_models import tiny_model
 from tiny_tokenizers import LLAMA, byte_level
 
 from phloem.config import LoraConfig, ModelConfig
-from phloem.models import ModelError, check_tokenizer, check_trainable, eos_ids, load_model
+from phloem.models import ModelError, check_tokenizer, check_trainable, eos_ids, load_model, load_tokenizer
 
 pytestmark = pytest.mark.model
 
@@ -51,6 +52,25 @@ def test_every_declared_end_counts(folder):
     assert eos_ids(model, tokenizer) == (1, 2, 3, 7)
     model.config.eos_token_id = 9
     assert eos_ids(model, tokenizer) == (1, 2, 3, 7, 9)
+
+
+def test_a_tokenizer_without_weights_knows_what_the_model_declares(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "light", ignore=shutil.ignore_patterns("*.safetensors"))
+    tokenizer, declared = load_tokenizer(ModelConfig(path=str(tmp_path / "light")))
+    assert eos_ids(declared, tokenizer) == (1, 2, 3, 7)
+    assert (declared.context, declared.vocabulary) == (512, SIZE)
+    (tmp_path / "light" / "generation_config.json").unlink()
+    assert eos_ids(load_tokenizer(ModelConfig(path=str(tmp_path / "light")))[1], tokenizer) == (1, 3)
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused_without_weights(tmp_path):
+    tiny_model("llama").config.save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=rf"ids up to {SIZE - 1} and the model embeds 61"):
+        load_tokenizer(ModelConfig(path=str(tmp_path)))
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"give the folder of a causal language model with its config\.json"):
+        load_tokenizer(ModelConfig(path=str(tmp_path)))
 
 
 def test_a_model_without_any_end_is_refused():

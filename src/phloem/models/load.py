@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from phloem.config import LoraConfig, ModelConfig
 from phloem.models.errors import ModelError
 from phloem.models.smollm2 import ALIAS, smollm2_folder
-from phloem.models.tokenizer import check_tokenizer
+from phloem.models.tokenizer import check_ids, check_tokenizer, eos_ids
 
-__all__ = ["ModelError", "check_trainable", "load_model", "resolve"]
+__all__ = ["Declared", "ModelError", "check_trainable", "load_model", "load_tokenizer", "resolve"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _ADAPTER = "adapter_config.json"
@@ -37,14 +40,10 @@ def load_model(config: ModelConfig, device: Any = None, trainable: bool = True) 
         ModelError: an unknown path, a model that is no causal language model, a tokenizer that does not fit it,
             nothing to train.
     """
-    folder = resolve(config.path)
-    adapter = _is_adapter(folder)
-    if adapter and config.lora.rank:
-        raise ModelError(f"{config.path} is an adapter and model.lora.rank is {config.lora.rank}: set the rank to 0")
-    base = resolve(_adapter_base(folder)) if adapter else folder
-    model, tokenizer = _load(base, config.dtype, tokenizer_from=folder if _has_tokenizer(folder) else base)
+    folder, base = _folders(config)
+    tokenizer, model = _load_tokenizer(folder, base), _load_weights(base, config.dtype)
     check_tokenizer(model, tokenizer)
-    if adapter:
+    if _is_adapter(folder):
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
@@ -56,6 +55,47 @@ def load_model(config: ModelConfig, device: Any = None, trainable: bool = True) 
         check_trainable(model)
     model.eval()
     return (model if device is None else model.to(device)), tokenizer
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a model says of itself without its weights; it can stand for the model in `eos_ids`."""
+
+    config: Any
+    generation_config: Any = None
+
+    @property
+    def context(self) -> int | None:
+        """The longest row in tokens; None: the model names no limit."""
+        return getattr(self.config.get_text_config(), "max_position_embeddings", None)
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids that have an embedding."""
+        return int(self.config.get_text_config().vocab_size)
+
+
+def load_tokenizer(config: ModelConfig) -> tuple[Any, Declared]:
+    """The tokenizer that `load_model` would load, and the model's configuration; no weights.
+
+    A GGUF file and `smollm2-135m-instruct` are converted first if they never were.
+
+    Raises:
+        ModelError: an unknown path, no tokenizer, a vocabulary that does not fit the model.
+    """
+    from transformers import AutoConfig, GenerationConfig
+
+    folder, base = _folders(config)
+    tokenizer = _load_tokenizer(folder, base)
+    with _reading(base):
+        model_config = AutoConfig.from_pretrained(base)
+    try:
+        generation = GenerationConfig.from_pretrained(base)
+    except OSError:  # a model need not have one
+        generation = None
+    declared = Declared(model_config, generation)
+    check_ids(tokenizer, eos_ids(declared, tokenizer), declared.vocabulary)
+    return tokenizer, declared
 
 
 def resolve(path: str) -> str:
@@ -94,13 +134,37 @@ def check_trainable(model: Any) -> None:
         )
 
 
-def _load(folder: str, dtype: str, tokenizer_from: str) -> tuple[Any, Any]:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def _folders(config: ModelConfig) -> tuple[str, str]:
+    """Where the model (or its adapter) is, and where its base model is: the same unless it is an adapter."""
+    folder = resolve(config.path)
+    if not _is_adapter(folder):
+        return folder, folder
+    if config.lora.rank:
+        raise ModelError(f"{config.path} is an adapter and model.lora.rank is {config.lora.rank}: set the rank to 0")
+    return folder, resolve(_adapter_base(folder))
 
+
+def _load_weights(folder: str, dtype: str) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with _reading(folder):
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+
+
+def _load_tokenizer(folder: str, base: str) -> Any:
+    from transformers import AutoTokenizer
+
+    source = folder if _has_tokenizer(folder) else base
+    with _reading(source):
+        return AutoTokenizer.from_pretrained(source)
+
+
+@contextmanager
+def _reading(folder: str) -> Iterator[None]:
+    """Turns what transformers raises about a folder or hub id into a ModelError with a remedy."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer_from)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+        yield
     except (OSError, ValueError, KeyError) as error:
         kind = "folder" if os.path.isdir(folder) else "hub id"
         remedy = (
@@ -109,7 +173,6 @@ def _load(folder: str, dtype: str, tokenizer_from: str) -> tuple[Any, Any]:
             else f"check the spelling and the network, or use a local folder or {ALIAS}"
         )
         raise ModelError(f"model.path: the {kind} {folder} could not be loaded: {remedy}. ({error})") from error
-    return model, tokenizer
 
 
 def _checkpoint_activations(model: Any) -> None:

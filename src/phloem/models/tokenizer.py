@@ -7,7 +7,7 @@ from typing import Any
 
 from phloem.models.errors import ModelError
 
-__all__ = ["chat_end_id", "check_tokenizer", "eos_ids", "writes_bos"]
+__all__ = ["chat_end_id", "check_ids", "check_tokenizer", "eos_ids", "writes_bos"]
 
 _PROBE = "phloem"
 
@@ -64,6 +64,23 @@ def writes_bos(tokenizer: Any) -> bool:
     return dressed[:1] == [bos] and bare[:1] != [bos]
 
 
+def check_ids(tokenizer: Any, ends: Iterable[int], rows: int) -> None:
+    """Makes sure that every id the tokenizer can write, and every id that ends a completion, is one of `rows`.
+
+    Raises:
+        ModelError: a vocabulary larger than the embeddings, or an end outside them.
+    """
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= rows:
+        raise ModelError(
+            f"the tokenizer writes ids up to {largest} and the model embeds {rows}: they do not belong together. "
+            "Use the tokenizer saved with the model, or call model.resize_token_embeddings and save both"
+        )
+    out_of_range = [i for i in ends if i >= rows]
+    if out_of_range:
+        raise ModelError(f"end-of-sequence ids {out_of_range} lie outside the model's {rows} embeddings")
+
+
 def check_tokenizer(model: Any, tokenizer: Any) -> None:
     """Makes sure that every id the tokenizer can write has an embedding, and that there is a padding token.
 
@@ -73,16 +90,7 @@ def check_tokenizer(model: Any, tokenizer: Any) -> None:
     Raises:
         ModelError: a vocabulary larger than the embeddings, or no EOS.
     """
-    largest = max(tokenizer.get_vocab().values())
-    rows = model.get_input_embeddings().num_embeddings
-    if largest >= rows:
-        raise ModelError(
-            f"the tokenizer writes ids up to {largest} and the model embeds {rows}: they do not belong together. "
-            "Use the tokenizer saved with the model, or call model.resize_token_embeddings and save both"
-        )
-    out_of_range = [i for i in eos_ids(model, tokenizer) if i >= rows]
-    if out_of_range:
-        raise ModelError(f"end-of-sequence ids {out_of_range} lie outside the model's {rows} embeddings")
+    check_ids(tokenizer, eos_ids(model, tokenizer), model.get_input_embeddings().num_embeddings)
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token is None:
             raise ModelError("the tokenizer has neither a padding nor an end-of-sequence token: set `eos_token`")
