@@ -38,6 +38,7 @@ LAYOUT = (
     "analysis",
     "train",
     "studies",
+    "doctor",
     "cli",
     "__main__",
 )
@@ -114,6 +115,10 @@ def test_nothing_heavy_is_loaded_before_a_command_needs_it(code: str):
 
 def test_the_list_of_tasks_loads_no_torch():
     assert loaded_by("from phloem.cli import main; main(['tasks'])", HEAVIEST) == set()
+
+
+def test_the_doctor_loads_no_torch_before_it_looks_at_a_tokenizer():
+    assert loaded_by("import phloem.doctor", HEAVIEST) == set()
 
 
 @pytest.mark.parametrize("part", ["tree", "credit"])

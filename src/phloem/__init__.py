@@ -44,7 +44,20 @@ __all__ = [
 ]
 
 _PARTS = frozenset(
-    {"analysis", "credit", "evaluate", "forward", "loss", "models", "rewards", "sample", "tasks", "train", "tree"}
+    {
+        "analysis",
+        "credit",
+        "doctor",
+        "evaluate",
+        "forward",
+        "loss",
+        "models",
+        "rewards",
+        "sample",
+        "tasks",
+        "train",
+        "tree",
+    }
 )
 
 

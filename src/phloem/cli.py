@@ -59,8 +59,8 @@ def _overview() -> str:
 
 
 @dataclass
-class _TrainLine:
-    """What a `phloem train` line asks for."""
+class _SettingsLine:
+    """What a line of settings asks for, after `phloem train` or `phloem doctor`."""
 
     files: list[str] = field(default_factory=list)
     values: list[tuple[str, str]] = field(default_factory=list)
@@ -68,8 +68,8 @@ class _TrainLine:
     print_config: bool = False
 
 
-def _read_train_line(words: Sequence[str]) -> _TrainLine:
-    line, rest = _TrainLine(), list(words)
+def _read_settings_line(words: Sequence[str]) -> _SettingsLine:
+    line, rest = _SettingsLine(), list(words)
     while rest:
         word = rest.pop(0)
         name, has_value, value = word.removeprefix("--").partition("=")
@@ -99,7 +99,7 @@ def train(words: Sequence[str]) -> None:
       --SETTING VALUE     any setting below; beats every file
       --task.args.KEY V   one key of a setting that holds a mapping
     """
-    line = _read_train_line(words)
+    line = _read_settings_line(words)
     if line.help:
         print(_train_help())
         return
@@ -126,6 +126,44 @@ def _train_help() -> str:
                 lines.append(f"  --{setting.name:<28} {in_words(setting.kind)} (default: {default})")
                 lines += textwrap.wrap(setting.doc, 100, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n".join(lines)
+
+
+# -------------------------------------------------------------------------------------------------- doctor
+
+
+def doctor(words: Sequence[str]) -> None:
+    """Check a run's data, reward and prompts before its model loads.
+
+    Options:
+      --config FILE       settings from a YAML file; may be given several times, the later file wins
+      --SETTING VALUE     any setting of `phloem train`; beats every file
+
+    Every gold answer is scored against itself; the tokenizer is loaded, the weights are not. Exit status 0: a run can
+    use everything (warnings are for you to judge). 1: something is unusable. 2: settings that cannot be honoured.
+    """
+    line = _read_settings_line(words)
+    if line.help:
+        _asks_help(["--help"], doctor)
+        return
+    if line.print_config:
+        raise ConfigError("phloem doctor takes no --print_config; phloem train does")
+    config = resolve(line.files, line.values)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # graders fork; the tokenizer would warn of it
+    from rich.console import Console
+
+    from phloem.doctor import examine
+
+    console = Console(highlight=False)
+    if console.is_terminal:
+        with console.status("looking at data, reward and prompts ..."):
+            report = examine(config)
+        console.print(report)
+    else:
+        report = examine(config)
+        print(report)
+    if not report.ok:
+        raise PhloemError("a run could not use all of this: see `fail` above")
 
 
 # -------------------------------------------------------------------------------------------------- tables
@@ -210,6 +248,7 @@ def _asks_help(words: Sequence[str], command: Callable[[Sequence[str]], None]) -
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train,
+    "doctor": doctor,
     "tasks": tasks,
     "presets": presets,
     "inspect": inspect,

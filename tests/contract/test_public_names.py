@@ -26,6 +26,7 @@ FUNCTIONS = {
     "phloem.forward.logprobs": ["model", "pack", "temperature=1.0", "chunk=256"],
     "phloem.sample.Sampler.sample": ["self", "prompts", "plan", "keys"],
     "phloem.train.train": ["config", "task=None"],
+    "phloem.doctor.examine": ["config", "task=None"],
     "phloem.tasks.get": ["config", "seed=0"],
 }
 """Dotted name to parameters."""
@@ -36,6 +37,8 @@ ATTRIBUTES = {
     "phloem.credit.Credit": {"tree", "c_pos_T", "c_neg_T", "c_kl_T"},
     "phloem.tasks.Example": {"id", "prompt", "answer", "row", "demonstrations"},
     "phloem.rewards.Verdict": {"status", "reward", "extracted", "parsed", "gold", "detail"},
+    "phloem.doctor.Report": {"title", "findings", "prompt"},
+    "phloem.doctor.Finding": {"level", "topic", "sentence", "remedy", "rows"},
     "phloem.train.RunResult": {"folder", "steps", "before", "after", "gain", "constant_baseline"},
 }
 """Dataclass to fields that it has at least."""
@@ -71,7 +74,10 @@ def test_a_task_has_the_members_of_its_protocol():
     assert members <= set(dir(found("phloem.tasks.Task")))
 
 
-@pytest.mark.parametrize("part", ["tree", "credit", "loss", "models", "forward", "sample", "rewards", "tasks", "train"])
+PARTS = ("tree", "credit", "loss", "models", "forward", "sample", "rewards", "tasks", "train", "doctor")
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_parts_export_names_that_exist_and_document_them(part: str):
     module = import_module(f"phloem.{part}")
     assert module.__all__ == sorted(module.__all__, key=lambda name: (not name.isupper(), name))

@@ -13,7 +13,7 @@ from typing import Any
 
 from phloem.rewards.registry import get as get_reward
 from phloem.tasks.columns import DataOptions, read_examples, some
-from phloem.tasks.task import Example, ExampleTask, Prompt, Setup, TaskError
+from phloem.tasks.task import Example, ExampleTask, Setup, TaskError, prompt_key
 
 __all__ = ["DataOptions", "build"]
 
@@ -61,7 +61,7 @@ def _split(rows: list[Example], held_out_size: int, options: DataOptions) -> tup
     order = _shuffled(rows, options.split_seed)
     first: dict[Any, int] = {}
     for index, example in enumerate(order):
-        first.setdefault(_key(example.prompt), index)
+        first.setdefault(prompt_key(example.prompt), index)
     chosen = sorted(first.values())[:held_out_size]
     if len(chosen) < held_out_size or len(order) <= held_out_size:
         raise TaskError(
@@ -74,19 +74,12 @@ def _split(rows: list[Example], held_out_size: int, options: DataOptions) -> tup
 
 def _apart(train: list[Example], held_out: list[Example], options: DataOptions, notes: list[str]) -> list[Example]:
     """The training rows whose prompts are not held out."""
-    held = {_key(example.prompt) for example in held_out}
-    kept = [example for example in train if _key(example.prompt) not in held]
+    held = {prompt_key(example.prompt) for example in held_out}
+    kept = [example for example in train if prompt_key(example.prompt) not in held]
     if len(kept) < len(train):
-        shared = [example.id for example in train if _key(example.prompt) in held]
+        shared = [example.id for example in train if prompt_key(example.prompt) in held]
         said = f"{len(shared)} training rows have a prompt that is held out: {some(shared)}"
         if options.overlap == "refuse":
             raise TaskError(f"{options.path}: {said}. Remove them, or set task.args.overlap to drop")
         notes.append(f"{options.path}: {said}; left out")
     return kept
-
-
-def _key(prompt: Prompt) -> Any:
-    """Prompts that differ in white space only are the same."""
-    if isinstance(prompt, str):
-        return " ".join(prompt.split())
-    return tuple((message["role"], " ".join(message["content"].split())) for message in prompt)

@@ -22,6 +22,7 @@ __all__ = [
     "Setup",
     "Task",
     "TaskError",
+    "prompt_key",
 ]
 
 Prompt = str | tuple[Mapping[str, str], ...]
@@ -32,6 +33,13 @@ THOUGHTLESS = "<think>\n</think>\n<answer>{answer}</answer>"
 
 
 INSTRUCTION = "Think inside <think> tags, then answer inside <answer> tags."
+
+
+def prompt_key(prompt: Prompt) -> Any:
+    """What two prompts share if they are the same: they may differ in white space only."""
+    if isinstance(prompt, str):
+        return " ".join(prompt.split())
+    return tuple((message["role"], " ".join(message["content"].split())) for message in prompt)
 
 
 class TaskError(PhloemError, ValueError):
