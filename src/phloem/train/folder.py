@@ -19,17 +19,18 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+from safetensors import SafetensorError
 
 from phloem.config import TrainConfig
 from phloem.credit import Credit
-from phloem.kinds import ConfigError
+from phloem.kinds import ConfigError, PhloemError
 from phloem.rewards.verdict import Status, Verdict
 from phloem.settings import to_yaml
 from phloem.tasks.task import Example
@@ -38,6 +39,9 @@ from phloem.tree import Group
 __all__ = ["RunFolder", "group_record", "replaced_folder"]
 
 PACKAGES = ("phloem", "torch", "transformers", "accelerate", "peft", "tokenizers", "safetensors", "numpy")
+BEFORE = ("config.yaml", "env.json", "metrics.jsonl", "rollouts.jsonl")
+"""Files made before a model loads."""
+LATER = ("model", "best", "curves.png", "summary.json")
 BROKEN_OFF = (Status.BAD_GOLD, Status.FAULT, Status.TIMEOUT)
 """Judgements whose reason is kept beside the rollout, as for those that were not scored."""
 
@@ -49,44 +53,67 @@ class RunFolder:
         """Makes the folder and writes what is known before a model loads.
 
         Raises:
-            ConfigError: the folder holds another run, or cannot be written.
+            ConfigError: the folder holds another run or files that a run would write over, or cannot be written.
         """
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         task = config.task.name.replace(":", "-")
         self.path = Path(config.run.folder or f"runs/{task}-{config.credit.preset}-{stamp}")
+        self._begun = False
         if (self.path / "metrics.jsonl").exists():
             raise ConfigError(f"run.folder {self.path} holds a run already; name another folder or remove it")
+        if taken := [name for name in (*BEFORE, *LATER) if (self.path / name).exists()]:
+            raise ConfigError(
+                f"run.folder {self.path} holds {', '.join(taken)}, which a run writes; name a new or empty folder"
+            )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-            self.write_json("env.json", environment())
+            (self.path / "env.json").write_text(_json(environment(), indent=2), encoding="utf-8")
             self._metrics: TextIO = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
             self._rollouts: TextIO | None = None
             if config.run.save_rollouts:
                 self._rollouts = (self.path / "rollouts.jsonl").open("a", encoding="utf-8")
         except OSError as error:
+            self._take_back()
             raise ConfigError(f"run.folder {self.path} cannot be written ({error}); name another one") from error
 
     def metrics(self, record: dict[str, Any]) -> None:
-        """Appends one line to metrics.jsonl; figures that are not finite become null."""
-        self._metrics.write(json.dumps(_plain(record), allow_nan=False) + "\n")
-        self._metrics.flush()
+        """Appends one line to metrics.jsonl; figures that are not finite become null.
+
+        Raises:
+            PhloemError: it cannot be written any more (a full disk); so do the two below.
+        """
+        self._append(self._metrics, _json(record))
 
     def rollouts(self, records: Sequence[dict[str, Any]]) -> None:
         """Appends groups to rollouts.jsonl, if the run keeps them."""
         if self._rollouts is not None:
-            lines = [json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) for record in records]
-            self._rollouts.write("".join(line + "\n" for line in lines))
-            self._rollouts.flush()
+            self._append(self._rollouts, "".join(_json(record, ensure_ascii=False) for record in records))
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
-        text = json.dumps(_plain(content), indent=2, allow_nan=False)
-        (self.path / name).write_text(text + "\n", encoding="utf-8")
+        with _writing(self.path / name):
+            (self.path / name).write_text(_json(content, indent=2), encoding="utf-8")
+
+    def _append(self, file: TextIO, text: str) -> None:
+        self._begun = True
+        with _writing(Path(file.name)):
+            file.write(text)
+            file.flush()
 
     def close(self) -> None:
-        self._metrics.close()
-        if self._rollouts is not None:
-            self._rollouts.close()
+        """Closes the files. A run that logged nothing leaves none, so that the same command can be given again."""
+        for file in (self._metrics, self._rollouts):
+            if file is not None:
+                with suppress(OSError):  # what could not be flushed was an error when it was written
+                    file.close()
+        if not self._begun:
+            self._take_back()
+
+    def _take_back(self) -> None:
+        with suppress(OSError):  # it was never made, or holds something else as well
+            for name in BEFORE:
+                (self.path / name).unlink(missing_ok=True)
+            self.path.rmdir()
 
 
 def environment() -> dict[str, Any]:
@@ -160,16 +187,35 @@ def replaced_folder(path: Path) -> Iterator[Path]:
 
     A kill while it is filled leaves `path` as it was. (Between the two renames `path` is missing for a moment; the
     old folder is then found as `path.old`.)
+
+    Raises:
+        PhloemError: it cannot be filled (a full disk); `path` is as it was.
     """
     aside, old = path.with_name(path.name + ".new"), path.with_name(path.name + ".old")
     for leftover in (aside, old):
         shutil.rmtree(leftover, ignore_errors=True)
-    aside.mkdir(parents=True)
-    yield aside
-    if path.exists():
-        path.rename(old)
-    aside.rename(path)
+    with _writing(path):
+        aside.mkdir(parents=True)
+        yield aside
+        if path.exists():
+            path.rename(old)
+        aside.rename(path)
     shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Says which file could not be written."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise PhloemError(
+            f"{path} cannot be written ({error}): make room on its disk, or name another run.folder"
+        ) from error
+
+
+def _json(content: dict[str, Any], **how: Any) -> str:
+    return json.dumps(_plain(content), allow_nan=False, **how) + "\n"
 
 
 def _plain(value: Any) -> Any:
