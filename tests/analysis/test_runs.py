@@ -95,3 +95,15 @@ def test_a_run_without_rollouts_or_tokenizer_is_refused_by_name(finished, tmp_pa
     (copy / "rollouts.jsonl").unlink()
     with pytest.raises(ConfigError, match=r"has no rollouts\.jsonl"):
         drawn_group(copy, 1)
+
+
+def test_a_run_that_was_never_scored_and_was_killed_can_be_read(finished, tmp_path):
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text("utf-8").splitlines()]
+    unknown = {"reward": None, "standard_error": None, "constant_baseline": None}
+    changed = [line | unknown if line["kind"] == "evaluation" else line for line in lines]
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in changed))
+    assert "held-out reward at step 0: - (2 prompts x 2; always one answer -)" in summary(copy)
+    with (copy / "rollouts.jsonl").open("a") as rollouts:
+        rollouts.write('{"step": 2, "id": "cut sh')
+    assert drawn_group(copy, 1, 1) == drawn_group(finished, 1, 1)

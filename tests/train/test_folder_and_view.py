@@ -7,7 +7,10 @@ from rich.console import Console
 
 from phloem.analysis.plots import draw_curves, read_metrics
 from phloem.config import ConfigError, RunConfig, TrainConfig
+from phloem.kinds import PhloemError
+from phloem.train import RunResult
 from phloem.train.folder import RunFolder, replaced_folder
+from phloem.train.report import report
 from phloem.train.view import View
 
 STEP = {
@@ -36,10 +39,53 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path):
         RunFolder(TrainConfig(run=RunConfig(folder=str(tmp_path / "file" / "run"))))
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "model", "curves.png"])
+def test_files_of_somebody_else_are_not_written_over(tmp_path, name):
+    """A base model in `./model` and `run.folder .` must not end in the trained model taking its place."""
+    (tmp_path / name).write_text("theirs")
+    (tmp_path / "notes.txt").write_text("theirs")
+    with pytest.raises(ConfigError, match=rf"holds {name}, which a run writes"):
+        RunFolder(TrainConfig(run=RunConfig(folder=str(tmp_path))))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "theirs", "notes.txt": "theirs"}
+
+
+def test_a_run_that_logged_nothing_leaves_nothing(tmp_path):
+    config = TrainConfig(run=RunConfig(folder=str(tmp_path / "new" / "run")))
+    RunFolder(config).close()
+    assert not (tmp_path / "new" / "run").exists()
+    folder = RunFolder(config)
+    folder.metrics({"kind": "train"})
+    folder.close()
+    assert sorted(path.name for path in folder.path.iterdir()) == [
+        "config.yaml",
+        "env.json",
+        "metrics.jsonl",
+        "rollouts.jsonl",
+    ]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
+    folder = RunFolder(TrainConfig(run=RunConfig(folder=str(tmp_path / "run"))))
+    for name in ("metrics.jsonl", "summary.json"):
+        (tmp_path / "run" / name).unlink(missing_ok=True)
+        (tmp_path / "run" / name).symlink_to("/dev/full")
+    folder._metrics = (tmp_path / "run" / "metrics.jsonl").open("a")
+    with pytest.raises(PhloemError, match=r"metrics\.jsonl cannot be written .*No space left.*make room"):
+        folder.metrics({"kind": "train"})
+    with pytest.raises(PhloemError, match=r"summary\.json cannot be written"):
+        folder.write_json("summary.json", {})
+    folder.close()
+
+
 def test_a_folder_takes_its_place_only_when_it_is_whole(tmp_path):
     place = tmp_path / "model"
     with replaced_folder(place) as aside:
         (aside / "weights").write_text("1")
+
+    with pytest.raises(PhloemError, match=r"model cannot be written .*make room"), replaced_folder(place):
+        raise OSError(28, "No space left on device")
+    assert (place / "weights").read_text() == "1"
 
     def killed_while_writing() -> None:
         with replaced_folder(place) as aside:
@@ -59,6 +105,8 @@ def test_metrics_cut_short_by_a_kill_can_be_read(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"kind": "train", "step": 1}\n{"kind": "tra')
     assert read_metrics(path) == [{"kind": "train", "step": 1}]
+    path.write_bytes('{"text": "a\u2028b\u0085c"}\n{"text": "\u00e9'.encode()[:-1])
+    assert read_metrics(path) == [{"text": "a\u2028b\u0085c"}]
 
 
 def test_plain_lines_name_every_figure_and_the_time_left():
@@ -105,3 +153,27 @@ def test_curves_of_a_run_with_gaps_and_of_one_without_steps(tmp_path: Path):
     for name, records in (("full", [*held_out, *steps]), ("empty", held_out)):
         draw_curves(records, tmp_path / f"{name}.png", name)
         assert (tmp_path / f"{name}.png").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize(
+    ("within", "between", "said"),
+    [
+        (0.25, None, "within thoughts 0.250, between thoughts unknown"),
+        (None, 0.5, "within thoughts unknown, between thoughts 0.500"),
+        (None, None, None),
+    ],
+)
+def test_the_report_names_what_is_unknown(tmp_path, within, between, said):
+    """One thought that forks in a step gives no variance between thoughts, though there is one within."""
+    config = TrainConfig(run=RunConfig(folder=str(tmp_path / "run")))
+    folder, out = RunFolder(config), io.StringIO()
+    variances = {"within_variance": within, "between_variance": between}
+    times = dict.fromkeys(("seconds/sample", "seconds/reward", "seconds/update"), 1.0)
+    folder.metrics(STEP | variances | times | {"kind": "train", "token_ratio": None})
+    report(
+        RunResult(folder.path, 1, None, None, None, None, None, None), config, folder, View("plain", Console(file=out))
+    )
+    folder.close()
+    assert "token ratio unknown; seconds per step: sample 1.00" in out.getvalue()
+    assert (said or "") in out.getvalue()
+    assert ("variance of the reward" in out.getvalue()) == (said is not None)

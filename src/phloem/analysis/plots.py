@@ -16,12 +16,13 @@ BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; a last line cut short by a kill is left out."""
+    """The lines of a metrics.jsonl or rollouts.jsonl; a last line cut short by a kill is left out."""
     records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    # Split at line feeds alone: texts of rollouts may hold what str.splitlines takes for the end of a line.
+    for line in path.read_bytes().split(b"\n"):
         try:
             records.append(json.loads(line))
-        except json.JSONDecodeError:
+        except ValueError:  # not JSON, or cut inside a character
             break
     return records
 

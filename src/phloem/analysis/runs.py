@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,10 @@ def summary(run: Path, window: int = 5) -> str:
         if record["kind"] == "evaluation":
             error = record["standard_error"]
             spread = "" if error is None else f" ± {1.96 * error:.3f}"
+            reward, baseline = (_shown(record[key], "{:.3f}") for key in ("reward", "constant_baseline"))
             lines.append(
-                f"held-out reward at step {record['step']}: {record['reward']:.3f}{spread} "
-                f"({record['prompts']} prompts x {record['samples']}; always one answer "
-                f"{record['constant_baseline']:.3f})"
+                f"held-out reward at step {record['step']}: {reward}{spread} "
+                f"({record['prompts']} prompts x {record['samples']}; always one answer {baseline})"
             )
     if steps:
         window = max(1, min(window, len(steps) // 2))
@@ -102,8 +101,7 @@ def drawn_group(run: Path, step: int, index: int = 0) -> str:
     rollouts = run / "rollouts.jsonl"
     if not rollouts.exists():
         raise ConfigError(f"{run} has no rollouts.jsonl; it was run with run.save_rollouts false")
-    with rollouts.open(encoding="utf-8") as lines:
-        records = [record for record in map(json.loads, lines) if record["step"] == step]
+    records = [record for record in read_metrics(rollouts) if record["step"] == step]
     if not 0 <= index < len(records):
         raise ConfigError(f"{run} has {len(records)} groups at step {step}; group {index} is not one of them")
     record = records[index]

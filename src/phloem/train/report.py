@@ -50,15 +50,17 @@ def _lines(result: RunResult, config: TrainConfig, summary: dict[str, Any]) -> l
         ]
     if result.constant_baseline is not None:
         lines.append(f"  always one answer    {result.constant_baseline:.3f}")
-    if summary["within_variance"] is not None:
-        lines.append(
-            f"variance of the reward within thoughts {summary['within_variance']:.3f}, "
-            f"between thoughts {summary['between_variance']:.3f} (mean over steps)"
-        )
+    if summary["within_variance"] is not None or summary["between_variance"] is not None:
+        within, between = (_shown(summary[f"{where}_variance"], ".3f") for where in ("within", "between"))
+        lines.append(f"variance of the reward within thoughts {within}, between thoughts {between} (mean over steps)")
     seconds = ", ".join(f"{part} {summary[f'seconds/{part}']:.2f}" for part in ("sample", "reward", "update"))
-    lines.append(f"token ratio {summary['token_ratio']:.2f}; seconds per step: {seconds}")
+    lines.append(f"token ratio {_shown(summary['token_ratio'], '.2f')}; seconds per step: {seconds}")
     lines.append(f"everything is in {result.folder}")
     return lines
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "unknown" if value is None else format(value, form)
 
 
 def _held_out(found: Any) -> dict[str, Any] | None:
