@@ -177,8 +177,11 @@ def test_too_few_rows(tmp_path, count, held_out_size):
         ("rows.jsonl", "", "has no rows"),
         ("rows.jsonl", '{"prompt": 1}\n{"prompt": \n', "line 2 is not JSON"),
         ("rows.jsonl", "[1]\n", "line 1 is not an object"),
+        ("rows.jsonl", '{"prompt": "a\\ud800", "answer": 1}\n', "row 1 holds text that is not Unicode"),
+        ("rows.jsonl", '{"prompt": "a", "answer": ["\\udfff"]}\n', "row 1 holds text that is not Unicode"),
         ("rows.json", '{"prompt": "a"}', "must hold a list"),
         ("rows.csv", "prompt,answer\na,1\nb\n", "row 2 has more or fewer fields"),
+        ("rows.csv", 'prompt,answer\n"a"b,1\n', "line 2 is not CSV"),
         ("rows.parquet", "not parquet", "cannot be read as parquet"),
         ("rows.txt", "a", "its ending is none of"),
         ("rows.jsonl", '{"prompt": 7, "answer": 1}\n', "row 1: a prompt is a text or a list"),
@@ -194,6 +197,13 @@ def test_files_that_cannot_be_used(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(TaskError, match=message):
         load(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "csv"])
+def test_a_file_in_another_encoding_is_named(tmp_path, ending):
+    (tmp_path / f"rows.{ending}").write_text('{"prompt": "caf\xe9", "answer": 1}\n', encoding="latin-1")
+    with pytest.raises(TaskError, match=rf"rows\.{ending} is not UTF-8 text"):
+        load(str(tmp_path / f"rows.{ending}"))
 
 
 def test_a_file_that_is_not_there(tmp_path):

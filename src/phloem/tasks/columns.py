@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,12 +72,12 @@ def read_examples(path: str, split: str, setup: Setup, options: DataOptions, not
             continue
         place = f"{path} row {number}"
         prompt, answer = _prompt(place, row, setup, options), _answer(row, options)
+        demonstrations = _demonstrations(place, row, options)
+        _require_text(place, prompt, answer, *demonstrations)
         if _is_long(prompt, options.max_prompt_characters) or _is_long(str(answer), options.max_answer_characters):
             too_long += 1
             continue
-        examples.append(
-            Example(f"{Path(path).stem}:{number}", prompt, answer, row, _demonstrations(place, row, options))
-        )
+        examples.append(Example(f"{Path(path).stem}:{number}", prompt, answer, row, demonstrations))
     if too_long:
         notes.append(f"{path}: {too_long} of {len(rows)} rows are longer than the limits in task.args; left out")
     if not examples:
@@ -139,6 +140,15 @@ def _report_unusable(path: str, rows: Sequence[Row], options: DataOptions, notes
             if options.unusable == "refuse":
                 raise TaskError(f"{path}: {said}. Remove them, or set task.args.unusable to drop")
             notes.append(f"{path}: {said}; left out")
+
+
+def _require_text(place: str, *values: Any) -> None:
+    """Half a surrogate pair, which JSON can hold as `\\ud800`, is no text that a tokenizer or a log could take."""
+    for value in values:
+        try:
+            (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
+        except UnicodeEncodeError as error:
+            raise TaskError(f"{place} holds text that is not Unicode: {error}") from None
 
 
 def _is_long(text: Prompt, limit: int | None) -> bool:

@@ -24,7 +24,12 @@ def read_rows(path: str, *, subset: str | None = None, split: str = "train") -> 
     if Path(path).is_file():
         if reader is None:
             raise TaskError(f"{path}: its ending is none of {', '.join(READERS)}")
-        return reader(Path(path))
+        try:
+            return reader(Path(path))
+        except UnicodeDecodeError as error:
+            raise TaskError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
+        except OSError as error:
+            raise TaskError(f"{path} cannot be read: {error.strerror or error}") from None
     if reader is not None or Path(path).exists():
         raise TaskError(f"no file {path} (looked in {Path.cwd()})")
     return _hub(path, subset, split)
@@ -38,7 +43,7 @@ def _jsonl(path: Path) -> list[dict[str, Any]]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except json.JSONDecodeError as error:
                 raise TaskError(f"{path} line {number} is not JSON: {error}") from None
             rows.append(_object(row, f"{path} line {number}"))
     return rows
@@ -47,7 +52,7 @@ def _jsonl(path: Path) -> list[dict[str, Any]]:
 def _json(path: Path) -> list[dict[str, Any]]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8-sig"))
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise TaskError(f"{path} is not JSON: {error}") from None
     if not isinstance(rows, list):
         raise TaskError(f"{path} must hold a list of objects, not {type(rows).__name__}; one object a line is .jsonl")
@@ -62,7 +67,11 @@ def _object(row: Any, place: str) -> dict[str, Any]:
 
 def _csv(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8-sig", newline="") as lines:
-        rows = list(csv.DictReader(lines, restkey="", strict=True))
+        reader = csv.DictReader(lines, restkey="", strict=True)
+        try:
+            rows = list(reader)
+        except csv.Error as error:
+            raise TaskError(f"{path} line {reader.reader.line_num} is not CSV: {error}") from None
     for number, row in enumerate(rows, start=1):
         if "" in row or None in row.values():
             raise TaskError(f"{path} row {number} has more or fewer fields than the header")
