@@ -12,12 +12,16 @@ import re
 import runpy
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from phloem.presets import PRESETS
+from phloem.rewards import REWARDS
 from phloem.settings import load_config, settings
+from phloem.tasks import GENERATED
+from phloem.tasks.data import DataOptions
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "notes").glob("*.md"))]
@@ -106,6 +110,12 @@ def test_every_preset_has_a_page_and_a_recipe_of_its_shape(preset: str):
     assert (config.credit.preset, config.sample.thoughts, config.sample.answers) == (preset, *shape)
     page = (ROOT / "docs" / "presets" / f"{preset}.md").read_text("utf-8")
     assert preset in page.splitlines()[0]
+
+
+def test_the_tasks_page_names_every_task_reward_and_argument_of_data():
+    page = (ROOT / "docs" / "tasks.md").read_text("utf-8")
+    arguments = [field.name for field in fields(DataOptions)]
+    assert [name for name in (*GENERATED, *REWARDS, *arguments) if f"`{name}`" not in page] == []
 
 
 def test_the_file_map_names_every_part():
