@@ -95,6 +95,7 @@ LIGHT = (
     "from phloem.cli import main; main(['--help'])",
     "from phloem.cli import main; main(['train', '--help'])",
     "from phloem.cli import main; main(['train', '--print_config', '--sample.thoughts', '8'])",
+    "from phloem.cli import main; main(['doctor', '--help'])",
     "from phloem.cli import main; main(['presets'])",
     "from phloem.cli import main; main(['train', '--sample.thougts', '8'])",
 )

@@ -31,7 +31,6 @@ def examine(config: TrainConfig, task: Task | None = None) -> Report:
         ConfigError: settings that cannot be honoured. Data, rewards and tokenizers that cannot be used are findings.
     """
     rule = presets.from_config(config.credit, config.sample.max_completion_tokens)
-    title = f"{config.task.name if task is None else task.name} with {config.model.path}"
     findings: list[Finding] = []
     try:
         task = tasks.get(config.task, config.run.seed) if task is None else task
@@ -46,7 +45,8 @@ def examine(config: TrainConfig, task: Task | None = None) -> Report:
         findings += _answers("reward", of_reward(task))
     findings += of_rule(rule, config)
     prompt, found = _of_prompts(config, task)
-    return Report(title, (*findings, *found), prompt)
+    name = config.task.name if task is None else task.name
+    return Report(f"{name} with {config.model.path}", (*findings, *found), prompt)
 
 
 def _answers(topic: str, findings: Iterator[Finding]) -> list[Finding]:
