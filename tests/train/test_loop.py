@@ -24,6 +24,7 @@ from phloem import (
     OptimConfig,
     RunConfig,
     SampleConfig,
+    TaskConfig,
     TrainConfig,
 )
 from phloem.config import ConfigError
@@ -238,6 +239,18 @@ def test_pack_tokens_do_not_change_a_run(model_folder, tmp_path):
         runs.append(records(tmp_path / str(tokens)))
     assert runs[0][0]["packs"] > runs[1][0]["packs"] == 1
     assert [r["grad_norm"] for r in runs[0]] == pytest.approx([r["grad_norm"] for r in runs[1]], rel=1e-4)
+
+
+def test_a_process_may_train_twice_in_other_precisions(model_folder, tmp_path):
+    for autocast in (False, True, False):
+        model = ModelConfig(path=str(model_folder), autocast=autocast)
+        train(config(model_folder, tmp_path / f"{autocast}{len(list(tmp_path.iterdir()))}", model=model), letters())
+
+
+def test_settings_of_a_built_in_task_are_said_to_be_idle_beside_ones_own(model_folder, tmp_path, capsys):
+    wanted = config(model_folder, tmp_path / "run", task=TaskConfig(format_weight=0.5, held_out_size=16))
+    train(replace(wanted, run=replace(wanted.run, view="plain")), letters())
+    assert "these settings do nothing: task.held_out_size, task.format_weight" in capsys.readouterr().out
 
 
 # Runs that must not look healthy

@@ -32,10 +32,13 @@ def cold_start(
     model: nn.Module,
     rows: Sequence[tuple[np.ndarray, np.ndarray]],
     config: ColdStartConfig,
-    accelerator: Any,
+    machine: Any,
     seed: int,
 ) -> Iterator[float]:
-    """Takes `config.steps` steps of AdamW and yields the loss of each: the mean over completion tokens, in nats."""
+    """Takes `config.steps` steps of AdamW and yields the loss of each: the mean over completion tokens, in nats.
+
+    `machine` knows the device, the precision and how to go backward: the run's policy.
+    """
     rng = np.random.default_rng([seed, 1])
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=0.0)
@@ -45,11 +48,11 @@ def cold_start(
         while len(order) < config.batch_size:
             order += rng.permutation(len(rows)).tolist()
         batch, order = [rows[i] for i in order[: config.batch_size]], order[config.batch_size :]
-        ids, mask, labels = (t.to(accelerator.device) for t in _padded(batch))
-        with accelerator.autocast():
+        ids, mask, labels = (t.to(machine.device) for t in _padded(batch))
+        with machine.autocast():
             logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
         loss = cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORED)
-        accelerator.backward(loss)
+        machine.backward(loss)
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)

@@ -6,7 +6,6 @@ Reads from top to bottom. What a rule does to credit is data (`phloem.presets`);
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +85,7 @@ def train(config: TrainConfig, task: Task | None = None) -> RunResult:
     """
     rule = presets.from_config(config.credit, config.sample.max_completion_tokens)
     objective = Objective(rule, config.sample.temperature, config.credit.dual_clip, config.credit.entropy)
+    idle = _idle_settings(config) if task is not None else ()
     task = tasks.get(config.task, config.run.seed) if task is None else task
     require_enough(task, config)
     folder, view = RunFolder(config), View(config.run.view)
@@ -134,8 +134,7 @@ def _idle_settings(config: TrainConfig) -> tuple[str, ...]:
 
 def _set_up_process(config: TrainConfig) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if not sys.stderr.isatty():
-        disable_progress_bar()
+    disable_progress_bar()  # the view shows how far things are
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     set_seed(config.run.seed)

@@ -39,7 +39,8 @@ class Policy:
         Raises:
             PhloemError: it cannot be loaded, has nothing to train, or the tree forward cannot serve it.
         """
-        accelerator = Accelerator(mixed_precision="bf16" if config.model.autocast else "no")
+        # Precision is ours (`autocast`): accelerate fixes it once per process, and a process may train twice.
+        accelerator = Accelerator(mixed_precision="no")
         model, tokenizer = load_model(config.model, device=accelerator.device)
         engine = prepare(model, config.model.attention, announce=announce)
         return cls(model, tokenizer, accelerator, config, engine)
@@ -53,6 +54,17 @@ class Policy:
     def end_ids(self) -> tuple[int, ...]:
         """Every id that ends a completion."""
         return eos_ids(self.model, self.tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        return self.accelerator.device
+
+    def autocast(self) -> torch.autocast:
+        """Matrix products of a forward in bfloat16, if `model.autocast` asks for it."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.model.autocast)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.accelerator.backward(loss)
 
     def prompt_ids(self, example: Example) -> np.ndarray:
         """Token ids of an example's prompt, up to where the completion starts."""

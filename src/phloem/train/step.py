@@ -22,7 +22,7 @@ from phloem.loss import LossSums, k3, loss_sums, surrogate
 from phloem.presets import Rule
 from phloem.tree import Group, PrefixTree
 
-__all__ = ["Batch", "Objective", "PackedCredit", "Reference", "make_batch", "update"]
+__all__ = ["Batch", "Machine", "Objective", "PackedCredit", "Reference", "make_batch", "update"]
 
 
 @dataclass(frozen=True)
@@ -117,15 +117,15 @@ def _sampled_logprobs(tree: PrefixTree) -> np.ndarray:
     return np.divide(total_T, count_T, out=np.full(len(tree), np.nan), where=count_T > 0)
 
 
-class Backward(Protocol):
-    """The part of `accelerate.Accelerator` an update needs."""
+class Machine(Protocol):
+    """Precision of the forward and how to go backward; a run's policy, or whatever holds the model."""
 
-    def backward(self, loss: Tensor, **kwargs: Any) -> None: ...
+    def backward(self, loss: Tensor) -> None: ...
 
     def autocast(self) -> Any: ...
 
 
-def update(model: nn.Module, batch: Batch, objective: Objective, accelerator: Backward) -> tuple[Batch, LossSums]:
+def update(model: nn.Module, batch: Batch, objective: Objective, machine: Machine) -> tuple[Batch, LossSums]:
     """Adds the gradient of the batch's loss to the parameters, pack by pack.
 
     The loss is a sum over tokens whose normaliser is in the credit, so the packs add up to the same gradient however
@@ -136,7 +136,7 @@ def update(model: nn.Module, batch: Batch, objective: Objective, accelerator: Ba
     """
     rule, packs, sums = objective.rule, [], LossSums()
     for part in batch.packs:
-        with accelerator.autocast():
+        with machine.autocast():
             found = logprobs(model, part.pack, objective.temperature)
         now_E = found.logprobs_E.float()
         part = part if part.old_E is not None else replace(part, old_E=now_E.detach())
@@ -150,7 +150,7 @@ def update(model: nn.Module, batch: Batch, objective: Objective, accelerator: Ba
             loss_E = loss_E + rule.beta * part.c_kl_E * extra["kl_ref"]
         if objective.entropy:
             loss_E = loss_E - objective.entropy * part.c_kl_E * found.entropy_E.float()
-        accelerator.backward(loss_E.sum())
+        machine.backward(loss_E.sum())
         clip = (rule.clip_low, rule.clip_high)
         sums += loss_sums(loss_E, now_E, part.old_E, part.c_pos_E, part.c_neg_E, part.count_E, clip, extra)
         packs.append(part)
@@ -173,10 +173,10 @@ class Reference:
         with off, torch.no_grad():
             yield model if self._copy is None else self._copy
 
-    def fill(self, model: nn.Module, batch: Batch, objective: Objective, accelerator: Backward) -> Batch:
+    def fill(self, model: nn.Module, batch: Batch, objective: Objective, machine: Machine) -> Batch:
         """The batch with the reference's logprobs of every trained token."""
         packs = []
-        with self._model(model) as reference, accelerator.autocast():
+        with self._model(model) as reference, machine.autocast():
             for part in batch.packs:
                 found = logprobs(reference, part.pack, objective.temperature)
                 packs.append(replace(part, ref_E=found.logprobs_E.float()))
