@@ -65,6 +65,21 @@ def test_every_corner_of_the_rule_space(unit, baseline, scale, normaliser):
     assert_same(group, rule, credit.Totals.of([PrefixTree.from_group(group.scored())]))
 
 
+@pytest.mark.parametrize("size", [5e-324, 1e-300, 1e-170, 1e-30, -1.0, 1e8, 3e38])
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+@settings(max_examples=20)
+@given(group=groups(SHAPE), rule=RULES)
+def test_rewards_of_any_size_give_the_same_finite_credit(size: float, offset: float, group: Group, rule: Rule):
+    sized = [None if np.isnan(r) else float(offset + size * np.round(r)) for r in group.rewards_R]
+    group = group.with_rewards(sized)
+    fast, slow = by_prefix(credit.assign(group, rule)), credit_by_prefix(group, rule)
+    assert fast.keys() == slow.keys()
+    largest = max((abs(c) for cs in slow.values() for c in cs[:2]), default=0.0)
+    for prefix, expected in slow.items():
+        assert np.isfinite(fast[prefix]).all()
+        np.testing.assert_allclose(fast[prefix], expected, rtol=1e-11, atol=1e-11 * largest)
+
+
 @settings(max_examples=200)
 @given(groups(SHAPE), RULES)
 def test_rows_add_up_to_the_tree(group: Group, rule: Rule):

@@ -8,7 +8,9 @@ import pytest
 from phloem.rewards import RewardError, Status, Verdict, tally, to_verdict
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -math.inf, "1", [1.0], {"reward": 1}, 1j, np.nan])
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), -math.inf, "1", [1.0], {"reward": 1}, 1j, np.nan, 1e39, 10**400]
+)
 def test_a_reward_is_a_finite_number_or_none(value):
     with pytest.raises(RewardError, match="finite number or None"):
         Verdict(Status.WRONG, value)

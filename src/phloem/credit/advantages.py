@@ -33,8 +33,9 @@ class Advantages:
 
 
 def rounding(rewards_R: Float64[np.ndarray, " R"]) -> float:
-    """The largest difference that float32 rounding of these rewards explains."""
-    return float(np.finfo(np.float32).eps) * float(np.abs(rewards_R).max(initial=0.0))
+    """The largest difference that float32 rounding of these rewards explains; below 2**-126 its steps are even."""
+    kind = np.finfo(np.float32)
+    return float(kind.eps) * float(np.abs(rewards_R).max(initial=float(kind.tiny)))
 
 
 def is_flat(values: Float64[np.ndarray, " n"], tolerance: float) -> bool:

@@ -35,7 +35,7 @@ def credit_by_prefix(
     scored = [leaf for leaf in group.leaves if reward[leaf] is not None]
     rewards = [float(reward[leaf] or 0.0) for leaf in scored]
     value = [fmean(float(reward[leaf] or 0.0) for leaf in b.leaves) for b in found]
-    tolerance = 2.0**-23 * max((abs(r) for r in rewards), default=0.0)
+    tolerance = 2.0**-23 * max([abs(r) for r in rewards] + [2.0**-126])
 
     rows = [_prefixes(group, leaf) for leaf in scored]
     Z_g, U_g = sum(len(r) for r in rows), len({p for r in rows for p in r})

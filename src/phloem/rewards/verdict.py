@@ -21,6 +21,10 @@ from phloem.kinds import PhloemError
 __all__ = ["RewardError", "Status", "Verdict", "tally", "to_verdict"]
 
 
+LARGEST = 2.0**128 - 2.0**104
+"""The largest number that float32 holds: credit travels in it."""
+
+
 class RewardError(PhloemError, ValueError):
     """A reward that is not a finite number or None, a wrong number of rewards, or a reward that cannot be loaded.
 
@@ -110,9 +114,12 @@ def finite_or_none(value: Any) -> float | None:
         value = value.item()
     if not isinstance(value, numbers.Real):
         raise RewardError(f"a reward is a finite number or None, not {_describe(value)}")
-    number = float(value)
-    if not math.isfinite(number):
-        raise RewardError(f"a reward is a finite number or None, not {number}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not abs(number) <= LARGEST:
+        raise RewardError(f"a reward is a finite number or None, not {number}; float32 ends at {LARGEST:.1e}")
     return number
 
 

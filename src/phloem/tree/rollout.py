@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
@@ -29,6 +28,20 @@ class Finish(StrEnum):
     """The token budget."""
 
 
+LARGEST = float(np.finfo(np.float32).max)
+"""Bound on rewards: credit reaches the loss in float32."""
+
+
+def _ids(what: str, given: object) -> Int64[np.ndarray, " n"]:
+    """Token ids as int64; numbers of another type are refused, not cut off."""
+    ids = np.asarray(given)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise ValueError(f"{what} must be a flat array of integers, not {ids.dtype} {ids.shape}")
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < 2**32 - 1:
+        raise ValueError(f"token ids must lie in [0, 2**32 - 2], got {int(ids.min())}..{int(ids.max())}")
+    return ids.astype(np.int64, copy=False)
+
+
 @dataclass(frozen=True, eq=False)
 class Segment:
     """A run of tokens sampled in one go.
@@ -40,10 +53,10 @@ class Segment:
             sampled.
         logprobs: shape (n,), in nats, as the sampler reported them at the sampling temperature; NaN where forced.
         finish: why sampling ended.
-        reward: of a leaf, finite; None: not scored.
+        reward: of a leaf, finite in float32; None: not scored.
 
     Raises:
-        ValueError: arrays of another shape, negative ids, a reward that is not finite.
+        ValueError: arrays of another shape or type, negative ids, a reward that is not finite.
     """
 
     # Loosely annotated: whatever comes in is judged below, with an error that says more than a type checker's.
@@ -55,18 +68,19 @@ class Segment:
     reward: float | None = None
 
     def __post_init__(self) -> None:
-        tokens = np.asarray(self.tokens)
-        if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
-            raise ValueError(f"segment tokens must be a flat array of integers, not {tokens.dtype} {tokens.shape}")
-        object.__setattr__(self, "tokens", tokens.astype(np.int64, copy=False))
-        if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < 2**32 - 1:
-            raise ValueError(f"token ids must lie in [0, 2**32 - 2], got {int(tokens.min())}..{int(tokens.max())}")
-        for name in ("sampled", "logprobs"):
-            array = cast("np.ndarray | None", getattr(self, name))
-            if array is not None and array.shape != tokens.shape:
-                raise ValueError(f"segment {name} has shape {array.shape}, its tokens {tokens.shape}")
-        if self.reward is not None and not np.isfinite(self.reward):
-            raise ValueError(f"reward is {self.reward}; it must be finite, or None for not scored")
+        object.__setattr__(self, "tokens", _ids("segment tokens", self.tokens))
+        for name, kind, wanted in (("sampled", "b", "true or false"), ("logprobs", "f", "floats")):
+            given: object = getattr(self, name)
+            if given is None:
+                continue
+            array = np.asarray(given)
+            if array.shape != self.tokens.shape:
+                raise ValueError(f"segment {name} has shape {array.shape}, its tokens {self.tokens.shape}")
+            if array.size and array.dtype.kind != kind:
+                raise ValueError(f"segment {name} holds {array.dtype}; it takes {wanted}")
+            object.__setattr__(self, name, array)
+        if self.reward is not None and not abs(self.reward) <= LARGEST:
+            raise ValueError(f"reward is {self.reward}; it must be finite in float32, or None for not scored")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -89,10 +103,9 @@ class Group:
     segments: tuple[Segment, ...]
 
     def __post_init__(self) -> None:
-        prompt = np.asarray(self.prompt)
-        if prompt.ndim != 1 or prompt.size == 0:
+        object.__setattr__(self, "prompt", _ids("the prompt", self.prompt))
+        if not self.prompt.size:
             raise ValueError("the prompt needs at least one token (a BOS will do): nothing predicts the first token")
-        object.__setattr__(self, "prompt", prompt.astype(np.int64, copy=False))
         object.__setattr__(self, "segments", tuple(self.segments))
         for s, segment in enumerate(self.segments):
             if segment.parent is not None and not 0 <= segment.parent < s:
@@ -118,10 +131,10 @@ class Group:
         if len(given) != len(completions):
             raise ValueError(f"{len(completions)} completions and {len(given)} rewards")
         segments = tuple(
-            Segment(np.asarray(c, dtype=np.int64), reward=None if r is None else float(r))
+            Segment(np.asarray(c), reward=None if r is None else float(r))
             for c, r in zip(completions, given, strict=True)
         )
-        return cls(np.asarray(prompt, dtype=np.int64), segments)
+        return cls(np.asarray(prompt), segments)
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:
