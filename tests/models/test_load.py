@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_models import tiny_model
 from tiny_tokenizers import LLAMA, byte_level
 
@@ -132,6 +133,25 @@ def test_a_hub_id_without_a_network_names_the_remedy(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     with pytest.raises(ModelError, match="check the spelling and the network"):
         load_model(ModelConfig(path="phloem-tests/not-there"))
+
+
+def test_weights_that_are_not_whole_are_refused(folder, tmp_path):
+    """A tensor that is not there would be filled with random numbers and trained on."""
+    whole = load_file(folder / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    rest = {key: value for key, value in whole.items() if key != name}
+    for case, tensors in (("lacking", rest), ("cropped", rest | {name: whole[name][:5].clone()})):
+        shutil.copytree(folder, tmp_path / case)
+        save_file(tensors, tmp_path / case / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=rf"lack {name} of a LlamaForCausalLM"):
+        load_model(ModelConfig(path=str(tmp_path / "lacking")))
+    with pytest.raises(ModelError, match="cropped could not be loaded"):
+        load_model(ModelConfig(path=str(tmp_path / "cropped")))
+    content = (folder / "model.safetensors").read_bytes()
+    for size in (0, 100, len(content) // 2):
+        (tmp_path / "lacking" / "model.safetensors").write_bytes(content[:size])
+        with pytest.raises(ModelError, match="lacking could not be loaded"):
+            load_model(ModelConfig(path=str(tmp_path / "lacking")))
 
 
 def test_a_tokenizer_that_writes_ids_without_embeddings_is_refused():

@@ -149,7 +149,16 @@ def _load_weights(folder: str, dtype: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     with _reading(folder):
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), output_loading_info=True
+        )
+    if missing := sorted(found["missing_keys"]):  # transformers fills these with random numbers and goes on
+        names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise ModelError(
+            f"model.path: the weights in {folder} lack {names} of a {type(model).__name__}: fetch the checkpoint "
+            "again, or give the folder of a causal language model"
+        )
+    return model
 
 
 def _load_tokenizer(folder: str, base: str) -> Any:
@@ -163,9 +172,11 @@ def _load_tokenizer(folder: str, base: str) -> Any:
 @contextmanager
 def _reading(folder: str) -> Iterator[None]:
     """Turns what transformers raises about a folder or hub id into a ModelError with a remedy."""
+    from safetensors import SafetensorError
+
     try:
         yield
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         kind = "folder" if os.path.isdir(folder) else "hub id"
         remedy = (
             "give the folder of a causal language model with its config.json, weights and tokenizer"
