@@ -6,8 +6,7 @@ Nothing here knows a rule by name: a rule is data, and credit is three numbers p
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from copy import deepcopy
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from phloem import credit
-from phloem.forward import Pack, logprobs, pack, prepare, split_into_packs
+from phloem.forward import Pack, logprobs, pack, split_into_packs
 from phloem.kinds import PhloemError
 from phloem.loss import LossSums, k3, loss_sums, surrogate
 from phloem.presets import Rule
@@ -158,26 +157,32 @@ def update(model: nn.Module, batch: Batch, objective: Objective, machine: Machin
 
 
 class Reference:
-    """The policy that the KL term holds on to: a frozen copy, or the model with its adapters switched off."""
+    """The policy that the KL term holds on to: the trained parameters as they were when this was made."""
 
     def __init__(self, model: nn.Module) -> None:
-        """To be made before the first update. Full models are copied; with adapters nothing is."""
-        self._adapted = model if hasattr(model, "disable_adapter") else None
-        self._copy = None if self._adapted is not None else deepcopy(model).requires_grad_(False).eval()
-        if self._copy is not None:
-            prepare(self._copy, announce=lambda _: None)
+        """To be made before the first update. What is not trained (a base under adapters) is not copied."""
+        self._kept = [(p, p.detach().clone()) for p in model.parameters() if p.requires_grad]
 
     @contextmanager
-    def _model(self, model: nn.Module) -> Iterator[nn.Module]:
-        off = self._adapted.disable_adapter() if self._adapted is not None else nullcontext()  # type: ignore[operator]
-        with off, torch.no_grad():
-            yield model if self._copy is None else self._copy
+    def _in_place(self, model: nn.Module) -> Iterator[None]:
+        """Inside, the model is the reference: no gradient, no dropout. Only pointers move, so nothing is rounded."""
+        training, current = model.training, [p.data for p, _ in self._kept]
+        model.eval()
+        for p, kept in self._kept:
+            p.data = kept
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for (p, _), data in zip(self._kept, current, strict=True):
+                p.data = data
+            model.train(training)
 
     def fill(self, model: nn.Module, batch: Batch, objective: Objective, machine: Machine) -> Batch:
         """The batch with the reference's logprobs of every trained token."""
         packs = []
-        with self._model(model) as reference, machine.autocast():
+        with self._in_place(model), machine.autocast():
             for part in batch.packs:
-                found = logprobs(reference, part.pack, objective.temperature)
+                found = logprobs(model, part.pack, objective.temperature)
                 packs.append(replace(part, ref_E=found.logprobs_E.float()))
         return replace(batch, packs=tuple(packs))
