@@ -171,6 +171,8 @@ def test_a_file_may_be_empty_commented_out_or_dotted(tmp_path):
         ("- 3\n", r"line 1: the file takes a mapping"),
         ("sample:\n  thoughts: 3\n  thoughts: 4\n", r"line 3: thoughts is given twice"),
         ("task:\n  args: {a: 1, a: 2}\n", r"line 2: a is given twice"),
+        ("task:\n  args: {[a]: 1}\n", r"line 2: a key is a word"),
+        ("{a: 1}: 2\n", r"line 1: a key is a word"),
         ("sample: {thoughts: 3\n", "is not YAML"),
     ],
 )

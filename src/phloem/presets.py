@@ -207,16 +207,21 @@ def from_config(config: CreditConfig, max_completion_tokens: int) -> Rule:
     """The rule a run's settings ask for: the preset, and every field that is set.
 
     Raises:
-        ConfigError: an unknown preset, a value outside the rule space.
+        ConfigError: an unknown preset, a value outside the rule space, clipping without a bound.
     """
     changes = {f.name: getattr(config, f.name, None) for f in fields(Rule)}
     changes = {name: value for name, value in changes.items() if value is not None}
     if config.clip is False:
         changes |= {"clip_low": None, "clip_high": None}
     try:
-        return get(config.preset, **{"max_completion_tokens": max_completion_tokens, **changes})
+        rule = get(config.preset, **{"max_completion_tokens": max_completion_tokens, **changes})
     except ValueError as error:
         raise ConfigError(f"credit: {error}") from error
+    if config.clip and rule.clip_low is None and rule.clip_high is None:
+        raise ConfigError(
+            f"credit.clip is true and {config.preset} has no bounds: set credit.clip_low and credit.clip_high"
+        )
+    return rule
 
 
 def _known(name: str, options: Any, what: str) -> None:

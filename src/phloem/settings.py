@@ -120,6 +120,8 @@ for _class in (_Loader, _Dumper):
 def _refuse_duplicates(node: yaml.MappingNode) -> None:
     seen: set[str] = set()
     for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise ConfigError(f"line {key.start_mark.line + 1}: a key is a word, not a list or a mapping")
         if key.value in seen:
             raise ConfigError(f"line {key.start_mark.line + 1}: {key.value} is given twice")
         seen.add(key.value)

@@ -55,6 +55,12 @@ def test_clipping_can_be_switched_off():
     assert (rule.clip_low, rule.clip_high) == (None, None)
 
 
+def test_clipping_cannot_be_switched_on_without_a_bound():
+    with pytest.raises(ConfigError, match="clip is true and rloo has no bounds: set credit.clip_low"):
+        presets.from_config(CreditConfig(preset="rloo", clip=True), 10)
+    assert presets.from_config(CreditConfig(preset="rloo", clip=True, clip_high=0.2), 10).clip_high == 0.2
+
+
 def test_an_unknown_preset_is_a_config_error_that_names_its_neighbour():
     with pytest.raises(ConfigError, match="did you mean 'grpo-ma'"):
         presets.from_config(CreditConfig(preset="grpo-am"), 10)
