@@ -56,7 +56,7 @@ def test_clipping_can_be_switched_off():
 
 
 def test_clipping_cannot_be_switched_on_without_a_bound():
-    with pytest.raises(ConfigError, match="clip is true and rloo has no bounds: set credit.clip_low"):
+    with pytest.raises(ConfigError, match=r"clip is true and rloo has no bounds: set credit\.clip_low"):
         presets.from_config(CreditConfig(preset="rloo", clip=True), 10)
     assert presets.from_config(CreditConfig(preset="rloo", clip=True, clip_high=0.2), 10).clip_high == 0.2
 
