@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tiny_models import KINDS, VOCABULARY, float64_throughout, tiny_model
 from tree_against_rows import assert_same_gradients, assert_same_values, by_rows, by_trees, random_weights
 
-from phloem.forward import blocks, prepare
-from phloem.tree import Group, Segment
+from phloem.forward import blocks, logprobs, pack, prepare
+from phloem.tree import Group, PrefixTree, Segment
 
 pytestmark = pytest.mark.model
 
@@ -179,6 +179,7 @@ def test_a_chain_has_one_value_per_sampled_token(nodes: int) -> None:
     with float64_throughout():
         found, wanted = by_trees(model, [group], weights), by_rows(model, [group], weights)
     assert found.values.shape == (2, 4 * nodes)
+    assert len(logprobs(model, pack([PrefixTree.from_group(group)])).logprobs_E) == 4 * nodes
     assert_same_values(found, wanted, 1e-12)
 
 

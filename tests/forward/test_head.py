@@ -1,14 +1,18 @@
 """The chunked head: values, gradients, memory."""
 
+import numpy as np
 import pytest
 import torch
+from tiny_models import tiny_model
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from phloem.forward import head as head_module
+from phloem.forward import logprobs, pack, prepare
 from phloem.forward.head import Targets, head_logprobs
 from phloem.forward.split import Head
+from phloem.tree import PrefixTree
 
 D, V, P = 6, 11, 9
 
@@ -126,3 +130,16 @@ def test_memory_is_bounded_by_the_chunk(kind: str) -> None:
         logprobs, entropy = head_logprobs(hidden, head, targets, 1.0, chunk)
         (logprobs.sum() + entropy.sum()).backward()
     assert largest.elements <= max(chunk * vocabulary, positions * width)
+
+
+@pytest.mark.model
+def test_memory_of_the_whole_pass_is_bounded_by_the_chunk() -> None:
+    """F01 for `logprobs`: no logits of prompts, and those of trained tokens a chunk at a time."""
+    model = tiny_model("llama", vocab_size=4096)
+    prepare(model)
+    draw = np.random.default_rng(0)
+    packed = pack([PrefixTree.from_rollouts(draw.integers(0, 4096, 60), [draw.integers(0, 4096, 60)])])
+    with _Largest() as largest:
+        found = logprobs(model, packed, chunk=16)
+        (found.logprobs_E.sum() + found.entropy_E.sum()).backward()
+    assert largest.elements <= model.lm_head.weight.numel() < 60 * 4096

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
+import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -112,6 +113,15 @@ def test_a_saved_adapter_loads_trainable(folder, tmp_path):
     frozen, _ = load_model(ModelConfig(path=str(tmp_path)), trainable=False)
     with pytest.raises(ModelError, match="no trainable parameters"):
         check_trainable(frozen)
+
+
+def test_a_model_that_comes_without_anything_to_train_is_refused(folder, tmp_path, monkeypatch):
+    """D06, where it would happen: the adapter's weights are there and all of them are frozen."""
+    load_model(ModelConfig(path=str(folder), lora=LoraConfig(rank=4)))[0].save_pretrained(tmp_path)
+    attach = peft.PeftModel.from_pretrained
+    monkeypatch.setattr(peft.PeftModel, "from_pretrained", lambda model, path, **_: attach(model, path))
+    with pytest.raises(ModelError, match="no trainable parameters"):
+        load_model(ModelConfig(path=str(tmp_path)))
 
 
 def test_unknown_paths_name_the_remedy(tmp_path):

@@ -29,7 +29,8 @@ from phloem import (
 )
 from phloem.config import ConfigError
 from phloem.kinds import PhloemError
-from phloem.tasks import Example, ExampleTask
+from phloem.models import encode_prompt
+from phloem.tasks import Example, ExampleTask, TaskError
 from phloem.train import TrainError, train
 
 pytestmark = pytest.mark.model
@@ -161,6 +162,38 @@ def test_trained_ids_are_the_sampled_ids(model_folder, tmp_path, monkeypatch):
     optim, rule = OptimConfig(steps=1, prompts_per_step=4, lr=1e-3), CreditConfig(preset="grpo", beta=0.1)
     train(config(model_folder, tmp_path / "run", optim=optim, credit=rule), letters())
     assert sorted(map(list, seen["trained"])) == sorted([int(i) for i in row] for row in seen["sampled"])
+
+
+def test_prompts_are_the_same_ids_on_every_path(model_folder, tmp_path, monkeypatch):
+    """A30: training, evaluation and cold start encode by one function, which writes one BOS (tests/models)."""
+    from phloem.sample import HFSampler
+    from phloem.train import loop
+
+    seen: dict[str, set[tuple[int, ...]]] = {}
+    sample, supervise = HFSampler.sample, loop.cold_start
+
+    def spy_sample(self, prompts, plan, keys):
+        path = {loop.TRAINING: "training", loop.HELD_OUT: "evaluation"}[keys[0][0]]
+        seen.setdefault(path, set()).update(tuple(map(int, prompt)) for prompt in prompts)
+        return sample(self, prompts, plan, keys)
+
+    def spy_supervise(model, rows, *rest):
+        seen["cold start"] = {tuple(map(int, prompt)) for prompt, _ in rows}
+        return supervise(model, rows, *rest)
+
+    monkeypatch.setattr(HFSampler, "sample", spy_sample)
+    monkeypatch.setattr(loop, "cold_start", spy_supervise)
+    wanted = config(
+        model_folder,
+        tmp_path / "run",
+        cold_start=ColdStartConfig(steps=1, batch_size=2),
+        optim=OptimConfig(steps=1, prompts_per_step=8, lr=1e-3),
+        evaluation=EvaluationConfig(prompts=8, samples=1),
+    )
+    train(wanted, letters())
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    prompts = {tuple(encode_prompt(tokenizer, example.prompt).tolist()) for example in letters().train}
+    assert seen == {"training": prompts, "evaluation": prompts, "cold start": prompts}
 
 
 def test_the_end_token_is_trained(model_folder, tmp_path):
@@ -321,6 +354,10 @@ def test_other_impossible_requests_are_errors_before_a_model_loads(tmp_path):
         train(config(nowhere, tmp_path / "b", cold_start=ColdStartConfig(steps=1)), bare)
     with pytest.raises(ConfigError, match="did you mean 'grpo-ma'"):
         train(config(nowhere, tmp_path / "c", credit=CreditConfig(preset="grpo_ma")), letters())
+    (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1?", "answer": 2}\n')
+    data = TaskConfig(name="data", args={"path": str(tmp_path / "rows.jsonl"), "reward": "number"})
+    with pytest.raises(TaskError, match="no column 'prompt'; it has question, answer"):  # C01
+        train(config(nowhere, tmp_path / "d", task=data))
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(model_folder, tmp_path):

@@ -1,4 +1,4 @@
-"""The reference of the KL term is the policy as it was, whatever is trained and whatever came before."""
+"""What a step needs: a reference that is the policy as it was, and logprobs for every sampled token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from torch import nn
 
 from phloem import presets
 from phloem.forward import logprobs, prepare
+from phloem.kinds import PhloemError
 from phloem.train.step import Objective, Reference, make_batch
+from phloem.tree import Group
 
 pytestmark = pytest.mark.model
 
@@ -72,3 +74,10 @@ def test_the_reference_is_the_policy_when_it_was_made(adapted):
     with torch.no_grad():
         now = logprobs(model.eval(), batch.packs[0].pack, OBJECTIVE.temperature).logprobs_E
     assert (now - wanted[0]).abs().max() > 1e-3
+
+
+def test_a_segment_without_logprobs_is_an_error():
+    """A31: what the sampler did not report is never taken for 0."""
+    group = Group.from_rollouts([1], [[2, 3], [4]], [1.0, 0.0])
+    with pytest.raises(PhloemError, match="gave a segment no logprobs"):
+        make_batch([group], OBJECTIVE, 64, "cpu")
