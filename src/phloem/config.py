@@ -223,6 +223,7 @@ class OptimConfig:
     lr: float = 1e-5
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: int = 0
+    """Steps over which the rate rises to `lr`; the first has lr / warmup_steps."""
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     max_grad_norm: float | None = 1.0
@@ -243,6 +244,13 @@ class OptimConfig:
             },
         )
         _require(self.lr > 0, f"optim.lr is {self.lr}; it must be positive")
+        _require(
+            all(0 <= beta < 1 for beta in self.betas), f"optim.betas is {list(self.betas)}; both must be in [0, 1)"
+        )
+        _require(
+            self.warmup_steps < self.steps,
+            f"optim.warmup_steps is {self.warmup_steps} and optim.steps {self.steps}: warm-up must end within the run",
+        )
         _require(
             self.max_grad_norm is None or self.max_grad_norm > 0,
             f"optim.max_grad_norm is {self.max_grad_norm}; it must be positive or null",
@@ -298,7 +306,13 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _check_types(self, "run")
-        _at_least("run", {"clipped_alarm_steps": (self.clipped_alarm_steps, 1), "seed": (self.seed, 0)})
+        least = {
+            "clipped_alarm_steps": (self.clipped_alarm_steps, 1),
+            "seed": (self.seed, 0),
+            "threads": (self.threads, 1),
+        }
+        _at_least("run", least)
+        _require(self.seed < 2**32, f"run.seed is {self.seed}; it must be below 2**32")
         for name in ("fault_alarm_share", "unscored_alarm_share"):
             share = getattr(self, name)
             _require(0 <= share <= 1, f"run.{name} is {share}; it must be in [0, 1]")

@@ -7,6 +7,8 @@ import inspect
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from tiny_models import KINDS, tiny_model
 from tiny_tokenizers import byte_level
 from transformers import LlamaForCausalLM
@@ -115,12 +117,19 @@ def test_adapters(dtype):
     assert np.abs(without[at].numpy() - exact[at].numpy()).max() > 0.1
 
 
-def test_a_wrapped_forward_is_undone():
+@pytest.fixture
+def own_accelerate_state():
+    """accelerate keeps one precision for a whole process: what a test asks for must not outlive it."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_a_wrapped_forward_is_undone(own_accelerate_state):
     """accelerate sets a forward on the instance that runs the policy's modules; the twin runs its own."""
-    accelerate = pytest.importorskip("accelerate")
     model = tiny_model("llama", vocab_size=7)
     expected = _sample(HFSampler(model, TOKENIZER, SampleConfig(), eos_ids=()))
-    prepared = accelerate.Accelerator(cpu=True, mixed_precision="bf16").prepare(model)
+    prepared = Accelerator(cpu=True, mixed_precision="bf16").prepare(model)
     assert "_original_forward" in prepared.__dict__
     assert np.array_equal(_sample(HFSampler(prepared, TOKENIZER, SampleConfig(), eos_ids=())), expected)
 

@@ -286,6 +286,48 @@ def test_settings_of_a_built_in_task_are_said_to_be_idle_beside_ones_own(model_f
     assert "these settings do nothing: task.held_out_size, task.format_weight" in capsys.readouterr().out
 
 
+def test_the_learning_rate_follows_its_schedule_also_where_nothing_was_trained(model_folder, tmp_path):
+    calls = iter(range(10**6))
+
+    def flat_at_first(completion: str, answer: str, row: Any) -> float:
+        n = next(calls)
+        return 0.0 if n < 8 else float(n % 2)
+
+    optim = OptimConfig(steps=4, prompts_per_step=2, lr=1e-3, schedule="linear", warmup_steps=1)
+    train(config(model_folder, tmp_path / "run", optim=optim), letters(flat_at_first))
+    found = records(tmp_path / "run")
+    assert found[0]["packs"] == 0
+    assert [r["lr"] for r in found] == pytest.approx([1e-3, 1e-3, 2e-3 / 3, 1e-3 / 3])
+
+
+def test_a_run_that_is_stopped_keeps_its_policy(model_folder, tmp_path, capsys):
+    calls = iter(range(10**6))
+
+    def stops(completion: str, answer: str, row: Any) -> float:
+        n = next(calls)
+        if n >= 20:
+            raise KeyboardInterrupt
+        return float(n % 2)
+
+    wanted = config(
+        model_folder,
+        tmp_path / "run",
+        optim=OptimConfig(steps=9, prompts_per_step=2, lr=1e-3),
+        run=RunConfig(folder=str(tmp_path / "run"), view="plain"),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        train(wanted, letters(stops))
+    assert "stopped after step 2; the policy of then is in" in capsys.readouterr().out
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model") is not None
+
+
+def test_a_prompt_that_leaves_no_room_is_named_before_the_first_step(model_folder, tmp_path):
+    long = [Example("short", "a", "a"), Example("the-long-one", "ab" * 300, "a")]
+    task = ExampleTask("letters", long, long, letters().reward)
+    with pytest.raises(ConfigError, match=r"example the-long-one has 6\d\d tokens.*context of 512"):
+        train(config(model_folder, tmp_path / "run"), task)
+
+
 # Runs that must not look healthy
 
 

@@ -6,8 +6,10 @@ Reads from top to bottom. What a rule does to credit is data (`phloem.presets`);
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import set_seed
-from transformers import get_scheduler
+from torch.optim.lr_scheduler import LambdaLR
 from transformers.utils.logging import disable_progress_bar
 
 from phloem import presets, tasks
-from phloem.config import TrainConfig
+from phloem.config import ConfigError, TrainConfig
 from phloem.evaluate.held_out import Gain, HeldOut, paired_gain
 from phloem.kinds import PhloemError
 from phloem.loss import LossSums
@@ -34,6 +36,7 @@ from phloem.train.folder import RunFolder, group_record
 from phloem.train.metrics import step_metrics
 from phloem.train.policy import Policy
 from phloem.train.report import report
+from phloem.train.schedule import rate_factor
 from phloem.train.step import Batch, Objective, Reference, make_batch, update
 from phloem.train.view import View
 from phloem.tree import Group
@@ -99,10 +102,15 @@ def train(config: TrainConfig, task: Task | None = None) -> RunResult:
             f"{config.model.path}: {sum(p.numel() for p in policy.trained):,} trained parameters on "
             f"{policy.device}, tree attention {policy.engine!r}"
         )
+        _check_prompts(policy, task)
         _cold_start(policy, task, folder, view)
         trainer = _Trainer(policy, task, objective, folder, view)
         before = trainer.evaluate(0, config.evaluation.prompts, "held-out before")
-        trainer.run()
+        try:
+            trainer.run()
+        except (KeyboardInterrupt, PhloemError):
+            _keep(trainer, policy, folder, view)
+            raise
         after = trainer.evaluate(config.optim.steps, config.evaluation.prompts, "held-out after")
         if config.run.save_model:
             policy.save(folder.path / "model")
@@ -122,6 +130,28 @@ def train(config: TrainConfig, task: Task | None = None) -> RunResult:
     finally:
         view.close()
         folder.close()
+
+
+def _keep(trainer: _Trainer, policy: Policy, folder: RunFolder, view: View) -> None:
+    """Saves the policy of a run that stops on the way."""
+    view.close()
+    if trainer.done and policy.config.run.save_model:
+        policy.save(folder.path / "model")
+        view.say(f"stopped after step {trainer.done}; the policy of then is in {folder.path / 'model'}")
+
+
+def _check_prompts(policy: Policy, task: Task) -> None:
+    """Every prompt that will be used must leave room for a completion in the model's context."""
+    config = policy.config
+    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    for example in (*task.train, *task.held_out[: config.evaluation.prompts]) if context else ():
+        length = len(policy.prompt_ids(example))
+        if length + config.sample.max_completion_tokens > context:
+            raise ConfigError(
+                f"the prompt of example {example.id} has {length} tokens; with {config.sample.max_completion_tokens} "
+                f"for the completion that is over the model's context of {context}. Shorten it, drop it, or lower "
+                "sample.thought_tokens and sample.answer_tokens"
+            )
 
 
 def _idle_settings(config: TrainConfig) -> tuple[str, ...]:
@@ -169,9 +199,9 @@ class _Trainer:
         optimiser = torch.optim.AdamW(
             policy.trained, lr=config.optim.lr, betas=config.optim.betas, weight_decay=config.optim.weight_decay
         )
-        updates = config.optim.steps * config.optim.updates_per_step
-        schedule = get_scheduler(config.optim.schedule, optimiser, config.optim.warmup_steps, updates)
-        self.optimiser, self.schedule = policy.accelerator.prepare(optimiser, schedule)
+        self.schedule = LambdaLR(optimiser, partial(rate_factor, config=config.optim))
+        self.optimiser = policy.accelerator.prepare(optimiser)
+        self.done = 0
 
     def run(self) -> None:
         """Takes `optim.steps` steps; evaluates and keeps the best policy in between, if asked to."""
@@ -181,6 +211,7 @@ class _Trainer:
         self.view.phase("training", steps)
         for step, examples in enumerate(_batches(self.task.train, self.config), start=1):
             record = self.step(step, examples)
+            self.done = step
             self.folder.metrics(record)
             self.view.step(step, record)
             for alarm in alarms(record):
@@ -196,8 +227,9 @@ class _Trainer:
                 self.view.phase("training", steps, done=step)
         if self.policy.fingerprint() == start:
             raise TrainError(
-                f"{steps} steps changed no weight: no group had a spread of rewards, or the learning rate "
-                f"({self.config.optim.lr}) is too small for {self.config.model.dtype} weights; see metrics.jsonl"
+                f"{steps} steps changed no weight: no group had a spread of rewards (or no rollout was scored), or the "
+                f"learning rate ({self.config.optim.lr}) is too small for {self.config.model.dtype} weights. See "
+                "zero_spread and verdict/unscored_share in metrics.jsonl"
             )
 
     def step(self, step: int, examples: Sequence[Example]) -> dict[str, Any]:
@@ -213,13 +245,14 @@ class _Trainer:
         clock.lap("reward")
 
         batch = make_batch(groups, self.objective, self.config.optim.pack_tokens, self.policy.device)
+        rate = self.schedule.get_last_lr()[0]
         batch, sums, norms = self._update(batch, step)
         clock.lap("update")
 
         described = zip(examples, groups, batch.credits, verdicts, strict=True)
         self.folder.rollouts([group_record(step, e, g, c, v, self.policy.raw_text) for e, g, c, v in described])
         figures = step_metrics(groups, len(self.plan.stages), verdicts, batch, sums, norms)
-        return {"kind": "train", "step": step, **figures, "lr": self.schedule.get_last_lr()[0], **clock.seconds()}
+        return {"kind": "train", "step": step, **figures, "lr": rate, **clock.seconds()}
 
     def _score(self, groups: Sequence[Group], examples: Sequence[Example]) -> list[list[Verdict]]:
         """One verdict per rollout of each group."""
@@ -232,6 +265,7 @@ class _Trainer:
         """The step's optimiser updates; none if no group has anything to train."""
         model, sums, norms = self.policy.model, LossSums(), []
         if not batch.packs:
+            self._advance_schedule(self.config.optim.updates_per_step)
             return batch, sums, norms
         model.train()
         if self.reference is not None:
@@ -240,11 +274,18 @@ class _Trainer:
             batch, sums = update(model, batch, self.objective, self.policy)
             norms.append(self._clip_gradient(step))
             self.optimiser.step()
-            self.schedule.step()
+            self._advance_schedule(1)
             self.optimiser.zero_grad(set_to_none=True)
         model.eval()
         self.sampler.sync()
         return batch, sums, norms
+
+    def _advance_schedule(self, updates: int) -> None:
+        """The schedule counts planned updates, so that a step with nothing to train does not stretch it."""
+        with warnings.catch_warnings():  # a first step without an update is no mistake in the order of calls
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+            for _ in range(updates):
+                self.schedule.step()
 
     def _clip_gradient(self, step: int) -> float:
         """Clips the gradient to `optim.max_grad_norm` and returns its norm before that."""
@@ -253,8 +294,8 @@ class _Trainer:
         value = float(norm) if norm is not None else 0.0
         if not np.isfinite(value):
             raise TrainError(
-                f"the gradient of step {step} is not finite; the weights are those of the step before. Lower optim.lr, "
-                "or train in float32 (model.autocast false)"
+                f"the gradient of step {step} is not finite, and its update was not taken. Lower optim.lr, or train in "
+                "float32 (model.autocast false)"
             )
         return value
 

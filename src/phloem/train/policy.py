@@ -40,7 +40,7 @@ class Policy:
             PhloemError: it cannot be loaded, has nothing to train, or the tree forward cannot serve it.
         """
         # Precision is ours (`autocast`): accelerate fixes it once per process, and a process may train twice.
-        accelerator = Accelerator(mixed_precision="no")
+        accelerator = Accelerator()
         model, tokenizer = load_model(config.model, device=accelerator.device)
         engine = prepare(model, config.model.attention, announce=announce)
         return cls(model, tokenizer, accelerator, config, engine)
