@@ -24,7 +24,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,demo]'
 	@touch $@
 
-demo: setup  ## train SmolLM2-135M on two-digit sums (about 15 minutes on two cores)
+demo: setup  ## train SmolLM2-135M on two-digit sums (about 10 minutes on two cores)
 	$(BIN)/phloem train --config recipes/demo.yaml $(ARGS)
 
 smoke: setup  ## the same path, cut short (under 2 minutes)

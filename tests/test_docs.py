@@ -59,6 +59,13 @@ def test_every_code_fence_says_whether_it_runs(page: Path):
             assert fate in {"run", "show"}, f"{page.name}: mark this fence `run` or `show`:\n{code}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_site_gets_fences_that_markdown_reads(page: Path):
+    plain = runpy.run_path(str(ROOT / "docs" / "hooks.py"))["on_page_markdown"](page.read_text("utf-8"))
+    opened = [line for line in plain.splitlines() if line.startswith("```")]
+    assert all(re.fullmatch(r"```\w*", line) for line in opened)
+
+
 @pytest.mark.smollm2
 @pytest.mark.parametrize("page", [page for page in PAGES if fences(page, "python", "run")], ids=name_of)
 def test_python_of_a_page_runs(page: Path, folder: Path):

@@ -4,10 +4,14 @@ The settings of a run are at hand here; everything else is one import further, b
 `phloem.tree`, `phloem.credit`, `phloem.train` and so on, loaded when first used. Importing `phloem` loads no torch.
 """
 
+import os
 from importlib import import_module
 from types import ModuleType
 
 __version__ = "0.1.0"
+
+# Spinning OpenMP threads slow each other down a hundredfold where cores are shared. Read when torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from phloem import presets
 from phloem.config import (

@@ -107,8 +107,6 @@ def train(words: Sequence[str]) -> None:
     if line.print_config:
         print(to_yaml(config), end="")
         return
-    # Spinning OpenMP threads slow each other down a hundredfold when cores are shared; torch reads this once.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from phloem.train.loop import train as run_training
 
     run_training(config)
@@ -148,7 +146,6 @@ def doctor(words: Sequence[str]) -> None:
     if line.print_config:
         raise ConfigError("phloem doctor takes no --print_config; phloem train does")
     config = resolve(line.files, line.values)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # graders fork; the tokenizer would warn of it
     from rich.console import Console
 

@@ -344,5 +344,5 @@ class TrainConfig:
         _require(
             self.evaluation.prompts <= self.task.held_out_size,
             f"evaluation.prompts is {self.evaluation.prompts} and task.held_out_size {self.task.held_out_size}: "
-            "raise task.held_out_size",
+            "raise task.held_out_size, or lower evaluation.prompts",
         )

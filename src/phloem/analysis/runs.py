@@ -90,12 +90,13 @@ def drawn_group(run: Path, step: int, index: int = 0) -> str:
     Credit is that of the group alone: rules that divide by counts of the whole step differ by that factor.
 
     Args:
-        run: a run folder with rollouts and a saved model, whose tokenizer turns ids into text.
+        run: a run folder with rollouts.
         step: training step, from 1.
         index: of the group in its step, from 0.
 
     Raises:
-        ConfigError: no such group, or the folder lacks the rollouts or the tokenizer.
+        ConfigError: no such group, or the folder lacks the rollouts.
+        ModelError: the run saved no model, and the one it started from is gone.
     """
     config = _config(run)
     rollouts = run / "rollouts.jsonl"
@@ -111,7 +112,7 @@ def drawn_group(run: Path, step: int, index: int = 0) -> str:
     head = f"step {step}, example {record['id']}, answer {record['answer']}; rewards {rewards}"
     if not assigned.tree.group.segments:
         return f"{head}\nno rollout was scored, so nothing is credited"
-    return f"{head}\n{draw_credit(assigned, _decoder(run))}"
+    return f"{head}\n{draw_credit(assigned, _decoder(run, config))}"
 
 
 def group_of(record: Mapping[str, Any]) -> Group:
@@ -131,11 +132,15 @@ def group_of(record: Mapping[str, Any]) -> Group:
     )
 
 
-def _decoder(run: Path) -> Callable[[list[int]], str]:
-    from tokenizers import Tokenizer
-
+def _decoder(run: Path, config: TrainConfig) -> Callable[[list[int]], str]:
+    """Ids to text by the tokenizer the run saved; by its model's, where a run was stopped before it saved one."""
     path = run / "model" / "tokenizer.json"
-    if not path.exists():
-        raise ConfigError(f"{path} is missing; ids become text by the saved model's tokenizer (run.save_model)")
-    tokenizer = Tokenizer.from_file(str(path))
+    if path.exists():
+        from tokenizers import Tokenizer
+
+        saved = Tokenizer.from_file(str(path))
+        return lambda ids: saved.decode(ids, skip_special_tokens=False)
+    from phloem.models import load_tokenizer
+
+    tokenizer, _ = load_tokenizer(config.model)
     return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -88,13 +88,15 @@ def train(config: TrainConfig, task: Task | None = None) -> RunResult:
     """
     rule = presets.from_config(config.credit, config.sample.max_completion_tokens)
     objective = Objective(rule, config.sample.temperature, config.credit.dual_clip, config.credit.entropy)
-    idle = _idle_settings(config) if task is not None else ()
+    idle = None if task is None else _idle_settings(config)
     task = tasks.get(config.task, config.run.seed) if task is None else task
+    if idle is not None:
+        config = replace(config, task=replace(config.task, name=task.name))
     require_enough(task, config)
     folder, view = RunFolder(config), View(config.run.view)
     try:
         view.say(f"run folder {folder.path}")
-        for note in (*getattr(task, "notes", ()), *idle):
+        for note in (*getattr(task, "notes", ()), *(idle or ())):
             view.say(f"{task.name}: {note}")
         _set_up_process(config)
         policy = Policy.load(config, view.say)

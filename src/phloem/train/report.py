@@ -43,7 +43,7 @@ def _lines(result: RunResult, config: TrainConfig, summary: dict[str, Any]) -> l
     if result.before is not None and result.after is not None and result.gain is not None:
         shape = f"{len(result.before.ids)} held-out prompts x {config.evaluation.samples} samples"
         lines += [
-            f"mean reward on {shape}",
+            f"mean reward on {shape}, with its 95 % interval",
             f"  before training      {result.before.mean:.3f} ± {1.96 * result.before.standard_error:.3f}",
             f"  after training       {result.after.mean:.3f} ± {1.96 * result.after.standard_error:.3f}",
             f"  gain, paired         {result.gain} (95 % bootstrap interval over prompts)",
