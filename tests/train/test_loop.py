@@ -321,6 +321,21 @@ def test_a_run_that_is_stopped_keeps_its_policy(model_folder, tmp_path, capsys):
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model") is not None
 
 
+def test_a_last_evaluation_that_is_cut_short_loses_no_weights(model_folder, tmp_path, monkeypatch):
+    from phloem.train.evaluation import Evaluator
+
+    def interrupted(self, step: int, prompts: int, title: str) -> None:
+        if step:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Evaluator, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            config(model_folder, tmp_path / "run", run=RunConfig(folder=str(tmp_path / "run"), view="none")), letters()
+        )
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model") is not None
+
+
 def test_a_prompt_that_leaves_no_room_is_named_before_the_first_step(model_folder, tmp_path):
     long = [Example("short", "a", "a"), Example("the-long-one", "ab" * 300, "a")]
     task = ExampleTask("letters", long, long, letters().reward)

@@ -52,10 +52,6 @@ class Totals:
         counted = [tree for tree in trees if tree.group.group_size]
         return cls(len(counted), sum(t.Z for t in counted), sum(t.U for t in counted))
 
-    def __add__(self, other: Totals) -> Totals:
-        """Of both, for example of two ranks."""
-        return Totals(self.n_groups + other.n_groups, self.Z + other.Z, self.U + other.U)
-
 
 def weights(tree: PrefixTree, over: Branches, rule: Rule, totals: Totals) -> Float64[np.ndarray, " B"]:
     """w_b of each branch; branches without a sampled token have no token to weigh and get 0.

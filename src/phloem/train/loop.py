@@ -25,13 +25,12 @@ from phloem.config import ConfigError, TrainConfig
 from phloem.evaluate.held_out import Gain, HeldOut, paired_gain
 from phloem.kinds import PhloemError
 from phloem.loss import LossSums
-from phloem.rewards.verdict import Verdict
 from phloem.sample import ForkPlan, HFSampler, Sampler
 from phloem.tasks.enough import require_enough
 from phloem.tasks.task import Example, Task
 from phloem.train.alarms import Alarms
 from phloem.train.cold_start import cold_start, demonstration_rows
-from phloem.train.evaluation import Evaluator
+from phloem.train.evaluation import Evaluator, score_groups
 from phloem.train.folder import RunFolder, group_record
 from phloem.train.metrics import step_metrics
 from phloem.train.policy import Policy
@@ -39,7 +38,6 @@ from phloem.train.report import report
 from phloem.train.schedule import rate_factor
 from phloem.train.step import Batch, Objective, Reference, make_batch, update
 from phloem.train.view import View
-from phloem.tree import Group
 
 __all__ = ["RunResult", "TrainError", "train"]
 
@@ -113,16 +111,16 @@ def train(config: TrainConfig, task: Task | None = None) -> RunResult:
         except (KeyboardInterrupt, PhloemError):
             _keep(trainer, policy, folder, view)
             raise
-        after = trainer.evaluate(config.optim.steps, config.evaluation.prompts, "held-out after")
-        if config.run.save_model:
+        if config.run.save_model:  # before the last evaluation: what ends that early loses no weights
             policy.save(folder.path / "model")
+        after = trainer.evaluate(config.optim.steps, config.evaluation.prompts, "held-out after")
         result = RunResult(
             folder=folder.path,
             steps=config.optim.steps,
             before=before,
             after=after,
             gain=paired_gain(before, after) if before is not None and after is not None else None,
-            constant_baseline=task.constant_baseline().reward if task.held_out else None,
+            constant_baseline=trainer.evaluate.constant_baseline,
             model=policy.model,
             tokenizer=policy.tokenizer,
         )
@@ -242,7 +240,7 @@ class _Trainer:
         groups = self.sampler.sample(prompts, self.plan, keys)
         clock.lap("sample")
 
-        verdicts = self._score(groups, examples)
+        verdicts = score_groups(self.policy, self.task, groups, examples)
         groups = [g.with_rewards([v.reward for v in own]) for g, own in zip(groups, verdicts, strict=True)]
         clock.lap("reward")
 
@@ -255,13 +253,6 @@ class _Trainer:
         self.folder.rollouts([group_record(step, e, g, c, v, self.policy.raw_text) for e, g, c, v in described])
         figures = step_metrics(groups, len(self.plan.stages), verdicts, batch, sums, norms)
         return {"kind": "train", "step": step, **figures, "lr": rate, **clock.seconds()}
-
-    def _score(self, groups: Sequence[Group], examples: Sequence[Example]) -> list[list[Verdict]]:
-        """One verdict per rollout of each group."""
-        texts = [self.policy.text(g.completion(r)) for g in groups for r in range(g.group_size)]
-        owners = [e for e, g in zip(examples, groups, strict=True) for _ in range(g.group_size)]
-        verdicts = iter(self.task.score(texts, owners))
-        return [[next(verdicts) for _ in range(g.group_size)] for g in groups]
 
     def _update(self, batch: Batch, step: int) -> tuple[Batch, LossSums, list[float]]:
         """The step's optimiser updates; none if no group has anything to train."""
