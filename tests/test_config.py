@@ -105,7 +105,9 @@ def anything() -> st.SearchStrategy[Any]:
 
 
 def tricky_text() -> st.SearchStrategy[str]:
-    return st.sampled_from(["null", "1e-5", "007", "yes", "1_000", "~", "1:30", "# no", "{a: 1}", "</think>", ".5e3"])
+    return st.sampled_from(
+        ["null", "1e-5", "007", "yes", "1_000", "~", "1:30", "# no", "{a: 1}", "</think>", ".5e3", "\x85", "a\u2028b"]
+    )
 
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
@@ -202,7 +204,10 @@ def other_value(name: str) -> tuple[Any, Any]:
         choices = [choice for choice in get_args(kind) if choice != default]
         return choices[0], choices[-1]
     if get_origin(kind) is tuple:
-        return (("a",), ("b", "c")) if get_args(kind)[0] is str else ((0.5, 0.25), (0.25, 0.5))
+        first = get_args(kind)[0]
+        if get_origin(first) is Literal:
+            return get_args(first)[:1], get_args(first)[1:3]
+        return (("a",), ("b", "c")) if first is str else ((0.5, 0.25), (0.25, 0.5))
     if get_origin(kind) is dict:
         return {"digits": 3}, {"largest": "9"}
     if kind is bool:

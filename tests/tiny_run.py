@@ -10,6 +10,7 @@ from tiny_models import tiny_model
 from tiny_tokenizers import QWEN, byte_level
 
 from phloem import (
+    AlarmsConfig,
     ColdStartConfig,
     CreditConfig,
     EvaluationConfig,
@@ -27,7 +28,7 @@ def distinct_letters(completion: str, answer: Any, row: Any) -> float:
     return float(len(set(completion)))
 
 
-def tiny_run(folder: Path, reward: Any = distinct_letters, **run: Any) -> RunResult:
+def tiny_run(folder: Path, reward: Any = distinct_letters, alarms: AlarmsConfig | None = None, **run: Any) -> RunResult:
     """Trains in `folder/run`, with the model of `folder/model`; `run` changes settings of the run section."""
     tokenizer = byte_level(QWEN)
     tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(folder / "model")
@@ -41,5 +42,6 @@ def tiny_run(folder: Path, reward: Any = distinct_letters, **run: Any) -> RunRes
         optim=OptimConfig(steps=1, prompts_per_step=2, updates_per_step=2, lr=1e-3),
         evaluation=EvaluationConfig(prompts=2, samples=2),
         run=replace(RunConfig(folder=str(folder / "run"), view="none"), **run),
+        alarms=alarms or AlarmsConfig(),
     )
     return train(config, ExampleTask("letters", problems, problems, reward=reward))

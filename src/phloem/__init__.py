@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from phloem import presets
 from phloem.config import (
+    AlarmsConfig,
     ColdStartConfig,
     CreditConfig,
     EvaluationConfig,
@@ -30,6 +31,7 @@ from phloem.kinds import ConfigError, PhloemError
 from phloem.settings import load_config, to_yaml
 
 __all__ = [
+    "AlarmsConfig",
     "ColdStartConfig",
     "ConfigError",
     "CreditConfig",

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from phloem.kinds import ConfigError, coerce, type_hints
 
 __all__ = [
+    "AlarmsConfig",
     "ColdStartConfig",
     "ConfigError",
     "CreditConfig",
@@ -295,27 +296,51 @@ class RunConfig:
     save_model: bool = True
     threads: int | None = None
     """CPU threads of torch; null: torch's choice."""
-    clipped_alarm_steps: int = 5
-    """Warn after this many steps in a row in which every rollout hit its budget and no group had a spread."""
-    clipped_alarm_stop: bool = False
-    """Stop the run instead of warning."""
-    fault_alarm_share: float = 0.1
-    """Warn at a step in which the reward of more than this share of the rollouts failed or ran out of time; 1: off."""
-    unscored_alarm_share: float = 0.1
-    """Warn at a step in which more than this share of the rollouts was not scored; 1: off."""
 
     def __post_init__(self) -> None:
         _check_types(self, "run")
-        least = {
-            "clipped_alarm_steps": (self.clipped_alarm_steps, 1),
-            "seed": (self.seed, 0),
-            "threads": (self.threads, 1),
-        }
-        _at_least("run", least)
+        _at_least("run", {"seed": (self.seed, 0), "threads": (self.threads, 1)})
         _require(self.seed < 2**32, f"run.seed is {self.seed}; it must be below 2**32")
-        for name in ("fault_alarm_share", "unscored_alarm_share"):
+
+
+@dataclass(frozen=True)
+class AlarmsConfig:
+    """Thresholds at which a step's figures raise an alarm (null: off), and which alarms stop the run.
+
+    An alarm that does not stop the run prints a warning and a line in metrics.jsonl. A figure that is not finite always
+    stops it.
+    """
+
+    clipped: int | None = 5
+    """Steps in a row in which every rollout hit its budget and no group had a spread of rewards."""
+    zero_spread: float | None = 0.9
+    """Share of groups without a spread of rewards, mean over the last `window` steps."""
+    faults: float | None = 0.1
+    """Share of a step's rollouts whose reward failed or ran out of time."""
+    unscored: float | None = 0.1
+    """Share of a step's rollouts that were not scored."""
+    kl: float | None = 1.0
+    """The larger of `kl_ref` and `kl_old` of a step, in nats per token."""
+    entropy: float | None = 0.1
+    """Mean entropy over the last `window` steps, below this share of that over the first."""
+    spikes: float | None = 10.0
+    """Gradient norm of a step over the mean of those before, from `window` steps on."""
+    window: int = 10
+    """Steps that `zero_spread` and `entropy` average over, and that `spikes` waits for."""
+    stop: tuple[Literal["clipped", "zero_spread", "faults", "unscored", "kl", "entropy", "spikes"], ...] = ()
+    """Alarms that stop the run, which keeps its policy."""
+
+    def __post_init__(self) -> None:
+        _check_types(self, "alarms")
+        _at_least("alarms", {"clipped": (self.clipped, 1), "window": (self.window, 1)})
+        for name in ("zero_spread", "faults", "unscored", "entropy"):
             share = getattr(self, name)
-            _require(0 <= share <= 1, f"run.{name} is {share}; it must be in [0, 1]")
+            _require(share is None or 0 <= share <= 1, f"alarms.{name} is {share}; it must be in [0, 1], or null: off")
+        for name in ("kl", "spikes"):
+            bound = getattr(self, name)
+            _require(bound is None or bound > 0, f"alarms.{name} is {bound}; it must be positive, or null: off")
+        for name in self.stop:
+            _require(getattr(self, name) is not None, f"alarms.stop names {name}, and alarms.{name} is off: set it")
 
 
 @dataclass(frozen=True)
@@ -330,6 +355,7 @@ class TrainConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     run: RunConfig = field(default_factory=RunConfig)
+    alarms: AlarmsConfig = field(default_factory=AlarmsConfig)
 
     def __post_init__(self) -> None:
         _check_types(self, "")

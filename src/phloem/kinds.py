@@ -106,5 +106,7 @@ def in_words(kind: Any) -> str:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     if get_origin(kind) is tuple:
         first, *rest = get_args(kind)
+        if get_origin(first) is Literal:
+            return f"a list of any of {', '.join(map(str, get_args(first)))}"
         return f"a list of {'' if rest == [Ellipsis] else f'{len(rest) + 1} '}{_WORDS[first][1]}"
     return "a mapping" if get_origin(kind) is dict else _WORDS[kind][0]

@@ -117,6 +117,15 @@ for _class in (_Loader, _Dumper):
     _class.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Text with the rarer line ends in double quotes, the one style that keeps them."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if set(text) & _LINE_ENDS else None)
+
+
+_LINE_ENDS = set("\x85\u2028\u2029")
+_Dumper.add_representer(str, _represent_text)
+
+
 def _refuse_duplicates(node: yaml.MappingNode) -> None:
     seen: set[str] = set()
     for key, _ in node.value:

@@ -16,6 +16,7 @@ from tiny_tokenizers import QWEN, byte_level
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from phloem import (
+    AlarmsConfig,
     ColdStartConfig,
     CreditConfig,
     EvaluationConfig,
@@ -379,16 +380,19 @@ def test_budgets_too_short_for_anything_are_announced(model_folder, tmp_path, ca
         tmp_path / "run",
         sample=SampleConfig(thoughts=4, answers=1, thought_tokens=1, answer_tokens=1, temperature=0.05),
         optim=OptimConfig(steps=4, prompts_per_step=2, lr=1e-3),
-        run=RunConfig(folder=str(tmp_path / "run"), view="plain", save_model=False, clipped_alarm_steps=2),
+        run=RunConfig(folder=str(tmp_path / "run"), view="plain", save_model=False),
+        alarms=AlarmsConfig(clipped=2),
     )
     with pytest.raises(TrainError):
         train(wanted, letters(long_only))
     said = capsys.readouterr().out
     assert "for 2 steps every rollout hit its budget of 2 tokens" in said
     assert "raise sample.thought_tokens" in said
-    stopping = replace(wanted.run, folder=str(tmp_path / "stop"), clipped_alarm_stop=True)
+    stopping = AlarmsConfig(clipped=2, stop=("clipped",))
     with pytest.raises(TrainError, match="for 2 steps"):
-        train(replace(wanted, run=stopping), letters(long_only))
+        train(
+            replace(wanted, run=replace(wanted.run, folder=str(tmp_path / "stop")), alarms=stopping), letters(long_only)
+        )
     assert len(records(tmp_path / "stop")) == 2
 
 

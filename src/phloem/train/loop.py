@@ -215,7 +215,7 @@ class _Trainer:
             self.folder.metrics(record)
             self.view.step(step, record)
             for alarm in alarms(record):
-                self.folder.metrics({"kind": "alarm", "step": step, "message": alarm.message})
+                self.folder.metrics({"kind": "alarm", "step": step, **alarm._asdict()})
                 if alarm.stop:
                     raise TrainError(alarm.message)
                 self.view.say(f"WARNING: {alarm.message}")
