@@ -325,9 +325,11 @@ class AlarmsConfig:
     """Mean entropy over the last `window` steps, below this share of that over the first."""
     spikes: float | None = 10.0
     """Gradient norm of a step over the mean of those before, from `window` steps on."""
+    gap: float | None = 0.1
+    """Mean distance between the sampler's and the trainer's logprobs in a step, in nats per token."""
     window: int = 10
     """Steps that `zero_spread` and `entropy` average over, and that `spikes` waits for."""
-    stop: tuple[Literal["clipped", "zero_spread", "faults", "unscored", "kl", "entropy", "spikes"], ...] = ()
+    stop: tuple[Literal["clipped", "zero_spread", "faults", "unscored", "kl", "entropy", "spikes", "gap"], ...] = ()
     """Alarms that stop the run, which keeps its policy."""
 
     def __post_init__(self) -> None:
@@ -336,7 +338,7 @@ class AlarmsConfig:
         for name in ("zero_spread", "faults", "unscored", "entropy"):
             share = getattr(self, name)
             _require(share is None or 0 <= share <= 1, f"alarms.{name} is {share}; it must be in [0, 1], or null: off")
-        for name in ("kl", "spikes"):
+        for name in ("kl", "spikes", "gap"):
             bound = getattr(self, name)
             _require(bound is None or bound > 0, f"alarms.{name} is {bound}; it must be positive, or null: off")
         for name in self.stop:

@@ -79,7 +79,7 @@ def test_any_alarm_can_stop_a_run(name):
     broken = figures([Verdict.fault("no", by_completion=False)], **CLIPPED, kl_ref=9.0)
     found = Alarms(TrainConfig(alarms=alarms))
     found(figures())
-    raised = found(broken | {"entropy": 0.01, "grad_norm": 50.0})
+    raised = found(broken | {"entropy": 0.01, "grad_norm": 50.0, "gap": 0.2})
     assert [alarm.name for alarm in raised] == list(ALARMS)
     assert [alarm.name for alarm in raised if alarm.stop] == [name]
 
@@ -203,6 +203,13 @@ def test_a_gradient_spike_is_the_papers_score_above_the_threshold():
     # After three updates: 54.1 / 18, 180 / 27.03, 281 / 57.6
     assert spoken(said) == [5, 6, 7]
     assert "the gradient's norm 180 is 6.7 times the mean of the 4 steps before" in str(said[5])
+
+
+def test_a_gap_between_sampler_and_trainer_is_announced_with_its_level():
+    """E03: logprobs drift apart (0.015, then 0.20) and nothing else shows it."""
+    said = watch("gap", [figures(gap=gap) for gap in (0.015, 0.1, 0.2, NAN)])
+    assert spoken(said) == [3]
+    assert "0.200 nats per token from the trainer's, above alarms.gap 0.1" in str(said[2])
 
 
 @pytest.mark.parametrize("name", ["loss", "kl_ref", "gap", "grad_norm"])

@@ -270,6 +270,26 @@ class Spikes:
         )
 
 
+class Gap:
+    """The sampler is no longer the policy that is trained.
+
+    Weights that were not taken over, or an engine that computes something else, leave every other figure healthy.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._row = _Row(config.alarms.gap or 0.0)
+
+    def __call__(self, metrics: Figures) -> str | None:
+        gap = metrics["gap"]
+        if not self._row(gap):
+            return None
+        return (
+            f"the sampler's logprobs are {gap:.3f} nats per token from the trainer's, above alarms.gap "
+            f"{self._row.threshold:g}{self._row.length}: the rollouts come from another policy than the one trained; "
+            "see that the sampler takes over the weights after every update, or set sample.dtype to float32"
+        )
+
+
 def _known(value: float) -> float:
     return 0.0 if isnan(value) else value
 
@@ -282,5 +302,6 @@ ALARMS: dict[str, Callable[[TrainConfig], Alarm]] = {
     "kl": Divergence,
     "entropy": Entropy,
     "spikes": Spikes,
+    "gap": Gap,
 }
 """Every alarm by the name of its setting."""
