@@ -37,6 +37,7 @@ from phloem.train.policy import Policy
 from phloem.train.report import report
 from phloem.train.schedule import rate_factor
 from phloem.train.step import Batch, Objective, Reference, make_batch, update
+from phloem.train.unchanged import why_unchanged
 from phloem.train.view import View
 
 __all__ = ["RunResult", "TrainError", "train"]
@@ -226,11 +227,7 @@ class _Trainer:
                     self.policy.save(self.folder.path / "best")
                 self.view.phase("training", steps, done=step)
         if self.policy.fingerprint() == start:
-            raise TrainError(
-                f"{steps} steps changed no weight: no group had a spread of rewards (or no rollout was scored), or the "
-                f"learning rate ({self.config.optim.lr}) is too small for {self.config.model.dtype} weights. See "
-                "zero_spread and verdict/unscored_share in metrics.jsonl"
-            )
+            raise TrainError(why_unchanged(self.folder.path, self.config))
 
     def step(self, step: int, examples: Sequence[Example]) -> dict[str, Any]:
         """One training step: sample, reward, tree, credit, backward, update. Returns its metrics."""
