@@ -79,8 +79,9 @@ class ModelConfig:
     """Of the weights. Small learning rates are lost in bfloat16 weights; prefer `autocast`."""
     autocast: bool = False
     """Matrix products of the training forward in bfloat16, weights in `dtype`."""
-    attention: Literal["auto", "dense", "paths"] = "auto"
-    """How a tree is kept from mixing its branches: one mask over a pack, or attention path by path."""
+    attention: Literal["auto", "dense", "paths", "flex"] = "auto"
+    """How a tree is kept from mixing its branches: one mask over each tree (`dense`), attention path by path
+    (`paths`, which auto takes on CPU), or one fused kernel (`flex`, which auto takes on CUDA and which needs it)."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them."""
     lora: LoraConfig = field(default_factory=LoraConfig)

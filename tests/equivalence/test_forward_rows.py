@@ -1,8 +1,11 @@
 """The tree forward against each rollout alone: values and every parameter's gradient."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
+from flex_on_cpu import flex_on_cpu
 from groups import Shape, random_group
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,7 +17,13 @@ from phloem.tree import Group, PrefixTree, Segment
 
 pytestmark = pytest.mark.model
 
-ENGINES = ("dense", "paths")
+ENGINES = ("dense", "paths", "flex")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def flex_may_run() -> Iterator[None]:
+    with flex_on_cpu():
+        yield
 
 
 @pytest.fixture(autouse=True)

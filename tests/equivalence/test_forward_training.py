@@ -1,8 +1,11 @@
 """The tree forward as training uses it: adapters, gradient checkpointing, autocast, and a real model."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
+from flex_on_cpu import flex_on_cpu
 from groups import Shape, random_group
 from peft import LoraConfig, get_peft_model
 from tiny_models import float64_throughout, tiny_model
@@ -16,7 +19,13 @@ from phloem.tree import Group, Segment
 
 pytestmark = pytest.mark.model
 
-ENGINES = ("dense", "paths")
+ENGINES = ("dense", "paths", "flex")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def flex_may_run() -> Iterator[None]:
+    with flex_on_cpu():
+        yield
 
 
 @pytest.fixture(autouse=True)

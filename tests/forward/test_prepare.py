@@ -70,8 +70,15 @@ def test_the_engine_is_chosen_once() -> None:
     assert prepare(model, "paths") == "paths"
     with pytest.raises(ValueError, match="runs on paths and keeps it"):
         prepare(model, "dense")
-    with pytest.raises(ValueError, match="must be auto, dense or paths"):
-        prepare(tiny_model("llama"), "flex")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must be auto, dense, paths or flex"):
+        prepare(tiny_model("llama"), "path")  # type: ignore[arg-type]
+
+
+def test_flex_is_refused_where_it_has_no_backward() -> None:
+    model = tiny_model("llama")
+    with pytest.raises(CannotServe, match=r"no backward on cpu: set model\.attention to paths"):
+        prepare(model, "flex")
+    assert model.config._attn_implementation == "sdpa"
 
 
 def _config(model_type: str, **settings: Any) -> Any:

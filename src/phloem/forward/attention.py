@@ -1,4 +1,4 @@
-"""Attention on packed trees: two back ends for transformers' attention interface.
+"""Attention on packed trees: three back ends for transformers' attention interface.
 
 A token attends to its ancestors and itself. In depth-first pre-order that is an interval test: k is seen by q iff
 `k <= q < end[k]`; a sliding window of w tokens adds `depth[q] - depth[k] < w`.
@@ -6,13 +6,16 @@ A token attends to its ancestors and itself. In depth-first pre-order that is an
 - `dense`: one call per tree, with the mask of all its pairs. The reference.
 - `paths`: one call per block of neighbouring tokens, against the path above the block and itself (`blocks.py`):
   nearly only pairs that count are computed, and no mask is larger than a block and its path.
+- `flex`: one fused kernel over the blocks that hold pairs that count (`flex.py`).
 
-The pack travels as a keyword argument through the model's layers, so that gradient checkpointing recomputes with the
-same one. Without a pack (sampling, evaluation) both back ends are transformers' SDPA, caches and padding included.
+The pack (or the piece of a tree, see `dfs.py`) travels as a keyword argument through the model's layers, so that
+gradient checkpointing recomputes with the same one. Without it (sampling, evaluation) the back ends are transformers'
+SDPA, caches and padding included.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,18 +24,19 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from phloem.forward import blocks
+from phloem.forward import blocks, flex
 from phloem.forward.features import CannotServe
-from phloem.forward.pack import Pack
+from phloem.forward.pack import Layout
 from phloem.tree.trie import PrefixTree
 
 __all__ = ["ENGINES", "attention_name", "pack_arguments", "windows_used"]
 
-ENGINES = ("dense", "paths")
+ENGINES = ("dense", "paths", "flex")
 PACK_ARGUMENT = "phloem_pack"
 # Arguments that some models hand to their attention and that change what it computes.
 REFUSED = {
@@ -47,8 +51,8 @@ def attention_name(engine: str) -> str:
     return f"phloem_{engine}"
 
 
-def pack_arguments(pack: Pack) -> dict[str, Any]:
-    """What a model's body is called with to run on a pack.
+def pack_arguments(pack: Layout) -> dict[str, Any]:
+    """What a model's body is called with to run on a pack or a piece.
 
     The attention mask is a stand-in of one element: its four dimensions keep transformers from building a T x T mask
     of its own.
@@ -62,7 +66,7 @@ def pack_arguments(pack: Pack) -> dict[str, Any]:
     }
 
 
-def windows_used(pack: Pack) -> set[int | None]:
+def windows_used(pack: Layout) -> set[int | None]:
     """The sliding windows that the layers of a model asked for when it ran on this pack (None: full attention)."""
     return {window for _, window, _ in pack.plans}
 
@@ -81,8 +85,12 @@ class _Call:
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """The sizes of the pieces that a pack is split into, and the calls over them, in the order of their queries."""
+    """The sizes of the pieces that keys are split into, and the calls over them, in the order of their queries.
 
+    The first pieces are those of tokens above, whose keys are given and which are no queries; a pack has none.
+    """
+
+    above: tuple[int, ...]
     sizes: tuple[int, ...]
     calls: tuple[_Call, ...]
 
@@ -103,7 +111,7 @@ def _tree_attention(
         CannotServe: the layer's attention is not plain, or the pack got lost on the way to it.
         ValueError: attention weights are to be dropped.
     """
-    pack: Pack | None = kwargs.pop(PACK_ARGUMENT, None)
+    pack: Layout | None = kwargs.pop(PACK_ARGUMENT, None)
     if pack is None:
         if attention_mask is not None and attention_mask.shape[-1] != key.shape[2]:
             raise CannotServe(f"{type(module).__name__} was not handed the pack: its model drops keyword arguments")
@@ -119,18 +127,27 @@ def _tree_attention(
     dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else query.dtype
     # On CPUs SDPA is no faster in half precision than in float32, and on small blocks it takes twice as long.
     wide = torch.float32 if device.type == "cpu" and dtype.itemsize < 4 else dtype
+    above = pack.exchange(module, key, value)
+    keys, values = ([t.to(wide) for t in (*given, own)] for given, own in zip(above, (key, value), strict=True))
     plan = _plan(pack, engine, kwargs.get("sliding_window"), wide, device)
     with torch.autocast(device.type, enabled=False):
-        output = _run(plan, query.to(wide), key.to(wide), value.to(wide), kwargs.get("scaling"))
+        if isinstance(plan, _Plan):
+            output = _run(plan, query.to(wide), keys, values, kwargs.get("scaling"))
+        else:
+            output = flex.attend(query.to(wide), torch.cat(keys, 2), torch.cat(values, 2), plan, kwargs.get("scaling"))
     return output.to(dtype), None
 
 
 def _run(
-    plan: _Plan, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
+    plan: _Plan, query: torch.Tensor, key: list[torch.Tensor], value: list[torch.Tensor], scaling: float | None
 ) -> torch.Tensor:
     # Splitting once, rather than slicing for each call, keeps the backward from filling a T-long gradient per slice.
     queries = query.split([call.queries for call in plan.calls], dim=2)
-    keys, values = key.split(plan.sizes, dim=2), value.split(plan.sizes, dim=2)
+    sizes = [plan.above, plan.sizes] if plan.above else [plan.sizes]
+    keys, values = (
+        tuple(piece for whole, own in zip(side, sizes, strict=True) for piece in whole.split(own, dim=2))
+        for side in (key, value)
+    )
     outputs = [
         F.scaled_dot_product_attention(
             q,
@@ -139,7 +156,7 @@ def _run(
             attn_mask=call.mask,
             is_causal=call.mask is None,
             scale=scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
+            enable_gqa=query.shape[1] != key[0].shape[1],
         ).transpose(1, 2)
         for q, call in zip(queries, plan.calls, strict=True)
     ]
@@ -150,30 +167,34 @@ def _joined(parts: tuple[torch.Tensor, ...], wanted: tuple[int, ...]) -> torch.T
     return parts[wanted[0]] if len(wanted) == 1 else torch.cat([parts[i] for i in wanted], dim=2)
 
 
-def _plan(pack: Pack, engine: str, window: int | None, dtype: torch.dtype, device: torch.device) -> _Plan:
-    """The calls for one kind of layer; made once per pack, for all layers of the kind."""
+def _plan(pack: Layout, engine: str, window: int | None, dtype: torch.dtype, device: torch.device) -> _Plan | BlockMask:
+    """The calls, or flex attention's mask, for one kind of layer; made once per pack, for all layers of the kind."""
     found = pack.plans.get((engine, window, dtype))
     if found is None:
-        found = pack.plans[engine, window, dtype] = _make_plan(pack, engine, window, dtype, device)
+        if engine == "flex":
+            found = flex.block_mask(*pack.end_and_depth(device), pack.above, window)
+        else:
+            found = _make_plan(pack, engine, window, dtype, device)
+        pack.plans[engine, window, dtype] = found
     return found
 
 
-def _make_plan(pack: Pack, engine: str, window: int | None, dtype: torch.dtype, device: torch.device) -> _Plan:
-    chosen = [
-        (tree, first, block)
-        for first, tree in zip(pack.tree_start.tolist(), pack.trees, strict=False)
-        for block in (blocks.whole(tree) if engine == "dense" else blocks.cut(tree, window))
-    ]
-    bounds = {len(pack)}
-    for _, first, block in chosen:
-        bounds.update(first + place for run in block.runs for place in run)
+def _make_plan(pack: Layout, engine: str, window: int | None, dtype: torch.dtype, device: torch.device) -> _Plan:
+    cut: Callable[[PrefixTree], list[blocks.Block]] = blocks.whole
+    if engine == "paths":
+        cut = partial(blocks.cut, window=window)
+    chosen = pack.blocks(cut)
+    bounds = {0, pack.above, len(pack)}
+    for _, _, runs in chosen:
+        bounds.update(place for run in runs for place in run)
     edges = np.array(sorted(bounds))
-    masks = _masks([(tree, block) for tree, _, block in chosen], window, dtype, device)
+    masks = _masks([(tree, block) for tree, block, _ in chosen], window, dtype, device)
     calls = []
-    for (_, first, block), mask in zip(chosen, masks, strict=True):
-        spans = [np.searchsorted(edges, [first + a, first + b]) for a, b in block.runs]
+    for (_, block, runs), mask in zip(chosen, masks, strict=True):
+        spans = [np.searchsorted(edges, run) for run in runs]
         calls.append(_Call(tuple(int(i) for a, b in spans for i in range(a, b)), block.queries, mask))
-    return _Plan(tuple(np.diff(edges).tolist()), tuple(calls))
+    sizes, given = np.diff(edges).tolist(), int(np.searchsorted(edges, pack.above))
+    return _Plan(tuple(sizes[:given]), tuple(sizes[given:]), tuple(calls))
 
 
 def _masks(

@@ -7,17 +7,59 @@ needed once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from jaxtyping import Int64
+from torch import nn
 
+from phloem.forward.blocks import Block
 from phloem.tree.trie import PrefixTree
 
-__all__ = ["Pack", "pack", "split_into_packs"]
+__all__ = ["Layout", "Pack", "PlacedBlock", "pack", "split_into_packs"]
+
+PlacedBlock = tuple[PrefixTree, Block, list[tuple[int, int]]]
+"""A block of a tree, and where the runs of its keys lie among all keys of a layout."""
+
+
+class Layout(Protocol):
+    """What attention needs to know of the tokens it runs on: a pack, or a piece of a tree (`dfs.py`).
+
+    The keys are `above` tokens whose keys and values are given, then the tokens at hand, which are the queries.
+    """
+
+    @property
+    def plans(self) -> dict[Any, Any]: ...
+
+    @property
+    def tokens_T(self) -> Int64[torch.Tensor, " T"]: ...
+
+    @property
+    def position_T(self) -> Int64[torch.Tensor, " T"]: ...
+
+    @property
+    def above(self) -> int: ...
+
+    def __len__(self) -> int:
+        """Number of keys."""
+        ...
+
+    def blocks(self, cut: Callable[[PrefixTree], list[Block]]) -> list[PlacedBlock]:
+        """What is left of the cut trees' blocks, in the order of the queries."""
+        ...
+
+    def end_and_depth(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of each key, one past its last descendant among the keys, and its position in the row."""
+        ...
+
+    def exchange(
+        self, layer: nn.Module, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Takes a layer's keys and values of the tokens at hand, shape (1, H_kv, T, D); gives those above, if any."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +96,29 @@ class Pack:
     def __len__(self) -> int:
         """Number of tokens, prompts included."""
         return int(self.tree_start[-1])
+
+    @property
+    def above(self) -> int:
+        """A pack is whole: nothing lies above it."""
+        return 0
+
+    def blocks(self, cut: Callable[[PrefixTree], list[Block]]) -> list[PlacedBlock]:
+        """The blocks of every tree."""
+        return [
+            (tree, block, [(int(first) + a, int(first) + b) for a, b in block.runs])
+            for first, tree in zip(self.tree_start, self.trees, strict=False)
+            for block in cut(tree)
+        ]
+
+    def end_and_depth(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """`end_T` and `position_T`."""
+        return self.end_T, self.position_T
+
+    def exchange(
+        self, layer: nn.Module, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Nothing to keep and nothing to give."""
+        return [], []
 
     @property
     def longest(self) -> int:

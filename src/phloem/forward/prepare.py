@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from phloem.forward import flex
 from phloem.forward.attention import ENGINES, attention_name, windows_used
 from phloem.forward.features import CannotServe, declared_windows, refuse, silence
 from phloem.forward.logprobs import logprobs
@@ -33,7 +34,9 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.bfloat16: 3e-2, tor
 
 
 def prepare(
-    model: nn.Module, engine: Literal["auto", "dense", "paths"] = "auto", announce: Callable[[str], None] = print
+    model: nn.Module,
+    engine: Literal["auto", "dense", "paths", "flex"] = "auto",
+    announce: Callable[[str], None] = print,
 ) -> str:
     """Makes a causal language model ready for `forward.logprobs`; once for the model's life, before training.
 
@@ -42,29 +45,32 @@ def prepare(
 
     Args:
         model: from transformers, possibly with peft adapters.
-        engine: `dense`, `paths`, or `auto`: `paths` on CPU, `dense` elsewhere.
+        engine: `dense`, `paths`, `flex`, or `auto`: `flex` on CUDA, `paths` elsewhere (`docs/engines.md`).
         announce: is told what was changed, one line at a time.
 
     Returns:
-        The engine: `dense` or `paths`.
+        The engine: `dense`, `paths` or `flex`.
 
     Raises:
-        CannotServe: a feature that the tree forward cannot serve, or the check found a difference.
+        CannotServe: a feature that the tree forward cannot serve, a device that the engine cannot train on, or the
+            check found a difference.
         ValueError: an unknown engine, or another one than the model already has.
     """
     if engine not in ("auto", *ENGINES):
-        raise ValueError(f"engine is {engine!r}; it must be auto, {' or '.join(ENGINES)}")
+        raise ValueError(f"engine is {engine!r}; it must be auto, {', '.join(ENGINES[:-1])} or {ENGINES[-1]}")
     refuse(model)
     whole = causal_lm(model)
     before = whole.config._attn_implementation
     taken = next((name for name in ENGINES if before == attention_name(name)), None)
     if taken is not None and engine not in ("auto", taken):
         raise ValueError(f"the model runs on {taken} and keeps it for its life: load it again for {engine}")
+    chosen = taken or (engine if engine != "auto" else ("flex" if whole.device.type == "cuda" else "paths"))
+    if chosen == "flex":
+        flex.refuse_device(whole.device)
     for line in silence(model):
         announce(line)
     if taken is not None:
         return taken
-    chosen = engine if engine != "auto" else ("paths" if whole.device.type == "cpu" else "dense")
     group = _group_of_check(whole.config.get_text_config().vocab_size)
     with _evaluating(model):
         expected = logprobs_of_rows(model, group)
