@@ -200,6 +200,13 @@ class CreditConfig:
     """Bound on the ratio where the advantage is negative (above 1; off by default)."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
+    tis_cap: float | None = None
+    """Weigh each token's credit by min(pi_old by the trainer / pi_old as the sampler reported, cap): truncated
+    importance sampling, for a sampler that computes otherwise than the trainer; null: off."""
+    overlong_share: float = 0.0
+    """DAPO's soft overlong punishment: over this last share of the token budget the reward falls by up to 1; 0: off."""
+    mask_truncated: bool = False
+    """Rollouts that their budget cut off train nothing: they leave their group like those without a reward."""
 
     def __post_init__(self) -> None:
         _check_types(self, "credit")
@@ -208,6 +215,8 @@ class CreditConfig:
             self.dual_clip is None or self.dual_clip > 1,
             f"credit.dual_clip is {self.dual_clip}; it must be above 1 or off",
         )
+        _require(self.tis_cap is None or self.tis_cap > 0, f"credit.tis_cap is {self.tis_cap}; it must be positive")
+        _require(0 <= self.overlong_share <= 1, f"credit.overlong_share is {self.overlong_share}; it must be in [0, 1]")
         _require(
             not (self.clip is False and (self.clip_low is not None or self.clip_high is not None)),
             "credit.clip is false and a clip bound is set: drop one of the two",

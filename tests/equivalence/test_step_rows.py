@@ -55,7 +55,7 @@ def prefixes(tree: PrefixTree) -> list[tuple[int, ...]]:
 
 
 def with_moved_logprobs(model: torch.nn.Module, batch: Batch, objective: Objective) -> Batch:
-    """The batch with old and reference logprobs at a distance from the current ones."""
+    """The batch with old, reference and sampler's logprobs at a distance from the current ones."""
     from phloem.forward import logprobs
 
     packs = []
@@ -63,9 +63,9 @@ def with_moved_logprobs(model: torch.nn.Module, batch: Batch, objective: Objecti
         with torch.no_grad():
             now = logprobs(model, part.pack, objective.temperature).logprobs_E
         keys = [key for t in part.pack.trees for key, own in zip(prefixes(t), t.sampled_T, strict=True) if own]
-        shift = [torch.tensor([moved(key, salt) for key in keys]).to(now) for salt in (1, 2)]
+        shift = [torch.tensor([moved(key, salt) for key in keys]).to(now) for salt in (1, 2, 3)]
         parts = {n: getattr(part, n).to(now) for n in ("c_pos_E", "c_neg_E", "c_kl_E", "count_E")}
-        packs.append(replace(part, old_E=now + shift[0], ref_E=now + shift[1], **parts))
+        packs.append(replace(part, old_E=now + shift[0], ref_E=now + shift[1], sampled_E=now + shift[2], **parts))
     return replace(batch, packs=tuple(packs))
 
 
@@ -81,12 +81,16 @@ def rows_update(model: torch.nn.Module, groups: list[Group], objective: Objectiv
             if not keys:
                 continue
             now = row.logprobs_L
-            old, ref = ((now + torch.tensor([moved(k, salt) for k in keys]).to(now)).detach() for salt in (1, 2))
+            old, ref, sampled = (
+                (now + torch.tensor([moved(k, salt) for k in keys]).to(now)).detach() for salt in (1, 2, 3)
+            )
             a, w, k = (torch.from_numpy(getattr(given[r], n)).to(now) for n in ("advantage", "weight", "kl_weight"))
             ratio = (now - old).exp()
             low = 0.0 if rule.clip_low is None else 1 - rule.clip_low
             high = float("inf") if rule.clip_high is None else 1 + rule.clip_high
             q = (ref - now).exp()
+            if objective.tis_cap is not None:
+                w = w * (old - sampled).exp().clamp(max=objective.tis_cap)
             terms = -w * torch.minimum(ratio * a, ratio.clamp(low, high) * a)
             terms = terms + k * (rule.beta * (q - q.log() - 1) - objective.entropy * row.entropy_L)
             terms.sum().backward()
@@ -124,6 +128,31 @@ def test_every_preset_with_clipping_kl_and_entropy_in_float64(kind, name):
     assert sums.clipped_high + sums.clipped_low > 0 or objective.rule.clip_low is None
     assert sums.loss == pytest.approx(wanted_loss, rel=1e-10, abs=1e-12)
     assert_close(gradients(model), wanted, 1e-11, 1e-10)
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_truncated_importance_sampling_in_float64(name):
+    """The weight multiplies the credit of each token, positive and negative, and leaves KL and entropy alone."""
+    model = tiny_model("llama", torch.float64)
+    prepare(model, "paths", announce=lambda _: None)
+    objective = Objective(presets.get(name, max_completion_tokens=20, beta=0.1), entropy=0.01, tis_cap=1.3)
+    groups = step_groups(seed=3)
+    with float64_throughout():
+        wanted_loss = rows_update(model, groups, objective)
+        wanted = gradients(model)
+        model.zero_grad()
+        batch = with_moved_logprobs(model, make_batch(groups, objective, 10**6, "cpu"), objective)
+        _, sums = update(model, exact_credit(batch, groups, objective), objective, Plain())
+    assert sums.loss == pytest.approx(wanted_loss, rel=1e-10, abs=1e-12)
+    assert_close(gradients(model), wanted, 1e-11, 1e-10)
+    weights = torch.cat([objective.mismatch(part.old_E, part.sampled_E) for part in batch.packs])
+    assert weights.min() < 0.9
+    assert (weights == 1.3).any()
+    off = replace(objective, tis_cap=None)
+    model.zero_grad()
+    _, plain = update(model, exact_credit(batch, groups, objective), off, Plain())
+    assert plain.metrics()["tis_weight"] == 1.0
+    assert plain.loss != pytest.approx(wanted_loss, rel=1e-3)
 
 
 def exact_credit(batch: Batch, groups: list[Group], objective: Objective) -> Batch:

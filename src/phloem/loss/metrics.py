@@ -29,6 +29,7 @@ class LossSums:
         kl_ref: the k3 estimate of KL(pi || pi_ref); 0 without a reference.
         entropy: of the predicting distribution, in nats.
         gap: |old_logprob - sampled_logprob|, in nats.
+        tis_weight: weight of the token's credit for the mismatch of sampler and trainer.
     """
 
     tokens: float = 0.0
@@ -40,6 +41,7 @@ class LossSums:
     kl_ref: float = 0.0
     entropy: float = 0.0
     gap: float = 0.0
+    tis_weight: float = 0.0
 
     def __add__(self, other: LossSums) -> LossSums:
         return LossSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -60,6 +62,7 @@ class LossSums:
             "kl_ref": self.kl_ref / per,
             "entropy": self.entropy / per,
             "gap": self.gap / per,
+            "tis_weight": self.tis_weight / per,
         }
 
 

@@ -36,6 +36,7 @@ from phloem.train.metrics import step_metrics
 from phloem.train.policy import Policy
 from phloem.train.report import report
 from phloem.train.schedule import rate_factor
+from phloem.train.shaping import shaped
 from phloem.train.step import Batch, Objective, Reference, make_batch, update
 from phloem.train.unchanged import why_unchanged
 from phloem.train.view import View
@@ -86,7 +87,8 @@ def train(config: TrainConfig, task: Task | None = None) -> RunResult:
         PhloemError: a model, data set or reward that cannot be used, or a run that trained nothing.
     """
     rule = presets.from_config(config.credit, config.sample.max_completion_tokens)
-    objective = Objective(rule, config.sample.temperature, config.credit.dual_clip, config.credit.entropy)
+    credit = config.credit
+    objective = Objective(rule, config.sample.temperature, credit.dual_clip, credit.entropy, credit.tis_cap)
     idle = None if task is None else _idle_settings(config)
     task = tasks.get(config.task, config.run.seed) if task is None else task
     if idle is not None:
@@ -239,6 +241,7 @@ class _Trainer:
 
         verdicts = score_groups(self.policy, self.task, groups, examples)
         groups = [g.with_rewards([v.reward for v in own]) for g, own in zip(groups, verdicts, strict=True)]
+        groups = [shaped(g, self.config) for g in groups]
         clock.lap("reward")
 
         batch = make_batch(groups, self.objective, self.config.optim.pack_tokens, self.policy.device)

@@ -54,6 +54,7 @@ def step_metrics(
         "truncated": _mean([leaf.finish is Finish.LENGTH for leaf in leaves]),
         "unforked": _mean([g.levels_S[leaf] < levels for g in groups for leaf in g.leaves]),
         "completion_tokens": _mean(lengths),
+        **_shaping(groups, verdicts),
         **{f"verdict/{name}": value for name, value in tally([v for own in verdicts for v in own]).items()},
         "groups": len(groups),
         "groups_trained": sum(len(p.pack.trees) for p in batch.packs),
@@ -68,6 +69,19 @@ def step_metrics(
         **loss,
         "grad_norm": float(np.mean(norms)) if norms else 0.0,
         "packs": len(batch.packs),
+    }
+
+
+def _shaping(groups: Sequence[Group], verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
+    """What became of the task's rewards before they were credited."""
+    pairs = [
+        (verdict.reward, group.segments[leaf].reward)
+        for group, own in zip(groups, verdicts, strict=True)
+        for leaf, verdict in zip(group.leaves, own, strict=True)
+    ]
+    return {
+        "overlong": _mean([after - before for before, after in pairs if before is not None and after is not None]),
+        "masked": _mean([before is not None and after is None for before, after in pairs]),
     }
 
 

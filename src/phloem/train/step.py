@@ -32,6 +32,17 @@ class Objective:
     temperature: float = 1.0
     dual_clip: float | None = None
     entropy: float = 0.0
+    tis_cap: float | None = None
+
+    def mismatch(self, old_E: Tensor, sampled_E: Tensor) -> Tensor:
+        """The weight of each token's credit: min(pi_old by our forward / pi_old as the sampler reported, tis_cap).
+
+        Truncated importance sampling: rollouts come from the sampler's policy, which rounds otherwise than ours. The
+        ratio of the surrogate stays pi / pi_old, so clipping is not touched. 1 where it is off.
+        """
+        if self.tis_cap is None:
+            return torch.ones_like(old_E)
+        return (old_E - sampled_E).exp().clamp(max=self.tis_cap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,10 +151,14 @@ def update(model: nn.Module, batch: Batch, objective: Objective, machine: Machin
         now_E = found.logprobs_E.float()
         part = part if part.old_E is not None else replace(part, old_E=now_E.detach())
         assert part.old_E is not None
-        loss_E = surrogate(
-            now_E, part.old_E, part.c_pos_E, part.c_neg_E, rule.clip_low, rule.clip_high, objective.dual_clip
-        )
-        extra = {"entropy": found.entropy_E.detach().float(), "gap": (part.old_E - part.sampled_E).abs()}
+        weight_E = objective.mismatch(part.old_E, part.sampled_E)
+        c_pos_E, c_neg_E = weight_E * part.c_pos_E, weight_E * part.c_neg_E
+        loss_E = surrogate(now_E, part.old_E, c_pos_E, c_neg_E, rule.clip_low, rule.clip_high, objective.dual_clip)
+        extra = {
+            "entropy": found.entropy_E.detach().float(),
+            "gap": (part.old_E - part.sampled_E).abs(),
+            "tis_weight": weight_E,
+        }
         if part.ref_E is not None:
             extra["kl_ref"] = k3(now_E, part.ref_E)
             loss_E = loss_E + rule.beta * part.c_kl_E * extra["kl_ref"]
@@ -151,7 +166,7 @@ def update(model: nn.Module, batch: Batch, objective: Objective, machine: Machin
             loss_E = loss_E - objective.entropy * part.c_kl_E * found.entropy_E.float()
         machine.backward(loss_E.sum())
         clip = (rule.clip_low, rule.clip_high)
-        sums += loss_sums(loss_E, now_E, part.old_E, part.c_pos_E, part.c_neg_E, part.count_E, clip, extra)
+        sums += loss_sums(loss_E, now_E, part.old_E, c_pos_E, c_neg_E, part.count_E, clip, extra)
         packs.append(part)
     return replace(batch, packs=tuple(packs)), sums
 
