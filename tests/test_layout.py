@@ -13,17 +13,19 @@ from pathlib import Path
 
 import pytest
 
+from phloem import EvaluateConfig, TrainConfig
 from phloem.settings import settings
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "phloem"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-NAMES = {name.rpartition(".")[2] for name in settings()}
+NAMES = {name.rpartition(".")[2] for root in (TrainConfig, EvaluateConfig) for name in settings(root)}
 
 # A part imports only from parts above its own line, and freely inside itself.
 LAYOUT = (
     "kinds",
     "config",
+    "evaluate_config",
     "settings",
     "presets",
     "tree",
@@ -96,6 +98,7 @@ LIGHT = (
     "from phloem.cli import main; main(['train', '--help'])",
     "from phloem.cli import main; main(['train', '--print_config', '--sample.thoughts', '8'])",
     "from phloem.cli import main; main(['doctor', '--help'])",
+    "from phloem.cli import main; main(['evaluate', '--print_config', '--sample.n', '8', '--sample.temperature', '1'])",
     "from phloem.cli import main; main(['presets'])",
     "from phloem.cli import main; main(['train', '--sample.thougts', '8'])",
 )
@@ -116,6 +119,13 @@ def test_nothing_heavy_is_loaded_before_a_command_needs_it(code: str):
 
 def test_the_list_of_tasks_loads_no_torch():
     assert loaded_by("from phloem.cli import main; main(['tasks'])", HEAVIEST) == set()
+
+
+def test_comparing_evaluations_loads_no_torch():
+    assert (
+        loaded_by("import phloem.evaluate; from phloem.cli import main; main(['evaluate', '--help'])", HEAVIEST)
+        == set()
+    )
 
 
 def test_the_doctor_loads_no_torch_before_it_looks_at_a_tokenizer():
@@ -159,7 +169,7 @@ def test_every_setting_is_read_somewhere():
     """A field that nothing looks at would be a flag that does nothing."""
     read: set[str] = set()
     for path in MODULES:
-        if part_of(path) not in {"kinds", "config", "settings"}:
+        if part_of(path) not in {"kinds", "config", "evaluate_config", "settings"}:
             tree = ast.parse(path.read_text(encoding="utf-8"))
             read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
             read |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in NAMES}

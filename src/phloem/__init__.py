@@ -27,6 +27,7 @@ from phloem.config import (
     TaskConfig,
     TrainConfig,
 )
+from phloem.evaluate_config import EvaluateConfig
 from phloem.kinds import ConfigError, PhloemError
 from phloem.settings import load_config, to_yaml
 
@@ -35,6 +36,7 @@ __all__ = [
     "ColdStartConfig",
     "ConfigError",
     "CreditConfig",
+    "EvaluateConfig",
     "EvaluationConfig",
     "LoraConfig",
     "ModelConfig",

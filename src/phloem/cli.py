@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from phloem import __version__
+from phloem.config import TrainConfig
+from phloem.evaluate_config import EvaluateConfig
 from phloem.kinds import ConfigError, PhloemError, in_words
 from phloem.settings import nearest, resolve, sections, settings, to_yaml
 
@@ -60,7 +62,7 @@ def _overview() -> str:
 
 @dataclass
 class _SettingsLine:
-    """What a line of settings asks for, after `phloem train` or `phloem doctor`."""
+    """What a line of settings asks for, after a command that takes any."""
 
     files: list[str] = field(default_factory=list)
     values: list[tuple[str, str]] = field(default_factory=list)
@@ -101,7 +103,7 @@ def train(words: Sequence[str]) -> None:
     """
     line = _read_settings_line(words)
     if line.help:
-        print(_train_help())
+        print(_settings_help(train, TrainConfig))
         return
     config = resolve(line.files, line.values)
     if line.print_config:
@@ -112,18 +114,88 @@ def train(words: Sequence[str]) -> None:
     run_training(config)
 
 
-def _train_help() -> str:
-    lines = ["usage: phloem train [OPTIONS]", "", textwrap.dedent(f"    {train.__doc__}").strip()]
-    for prefix, owner in sections().items():
-        if not prefix:
-            continue
-        lines += ["", f"{prefix}: {(owner.__doc__ or '').splitlines()[0]}"]
-        for setting in settings().values():
+def _settings_help(command: Callable[[Sequence[str]], None], root: type) -> str:
+    lines = [f"usage: phloem {command.__name__} [OPTIONS]", "", textwrap.dedent(f"    {command.__doc__}").strip()]
+    for prefix, owner in sections(root).items():
+        if prefix:
+            lines += ["", f"{prefix}: {(owner.__doc__ or '').splitlines()[0]}"]
+        elif any("." not in name for name in settings(root)):
+            lines += [""]
+        for setting in settings(root).values():
             if setting.name.rpartition(".")[0] == prefix:
                 default = "null" if setting.default is None else setting.default
                 lines.append(f"  --{setting.name:<28} {in_words(setting.kind)} (default: {default})")
                 lines += textwrap.wrap(setting.doc, 100, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------ evaluate
+
+
+def evaluate(words: Sequence[str]) -> None:
+    """Judge a model on public benchmarks.
+
+    Options:
+      --config FILE       settings from a YAML file; may be given several times, the later file wins
+      --print_config      print the resolved settings as YAML and stop
+      --SETTING VALUE     any setting below; beats every file
+
+    Benchmarks: aime24, math500, amc23, minerva, olympiadbench, gsm8k, humaneval, mbpp.
+    Given again, the command goes on where it was stopped. `phloem compare` sets two evaluations side by side.
+    """
+    line = _read_settings_line(words)
+    if line.help:
+        print(_settings_help(evaluate, EvaluateConfig))
+        return
+    config = resolve(line.files, line.values, EvaluateConfig)
+    if line.print_config:
+        print(to_yaml(config), end="")
+        return
+    from phloem.evaluate import evaluate as run_evaluation
+
+    done = run_evaluation(config, say=lambda text: print(text, flush=True))
+    for found in done.report["benchmarks"].values():
+        mean = found["mean"]
+        print(
+            f"{found['title']:<14} {mean['value']:.3f} ± {mean['standard_error']:.3f} "
+            f"[{mean['low']:.3f}, {mean['high']:.3f}], {found['clipped_share']:.1%} clipped"
+        )
+
+
+def compare(words: Sequence[str]) -> None:
+    """Compare two evaluations, paired by problem: `phloem compare FIRST SECOND [--json FILE]`.
+
+    The gain of the second over the first has a bootstrap interval over problems. Evaluations of other problems, or
+    under other settings, wordings or graders, are refused, and what differs is named.
+    """
+    if "--help" in words or "-h" in words:
+        _asks_help(["--help"], compare)
+        return
+    folders, out, rest = [], None, list(words)
+    while rest:
+        word = rest.pop(0)
+        name, has_value, value = word.partition("=")
+        if name == "--json":
+            out = value if has_value else rest.pop(0) if rest else ""
+            if not out:
+                raise ConfigError("--json has no value; write --json FILE")
+        elif word.startswith("-"):
+            raise ConfigError(f"phloem compare takes no {word}")
+        else:
+            folders.append(word)
+    if len(folders) != 2:
+        raise ConfigError(f"phloem compare takes two evaluation folders, and was given {len(folders)}")
+    from pathlib import Path
+
+    from phloem.evaluate import compare as compare_folders
+
+    comparison = compare_folders(*folders)
+    print(comparison)
+    if out:
+        try:
+            Path(out).write_text(comparison.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--json {out} cannot be written ({error.strerror})") from None
 
 
 # -------------------------------------------------------------------------------------------------- doctor
@@ -245,6 +317,8 @@ def _asks_help(words: Sequence[str], command: Callable[[Sequence[str]], None]) -
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train,
+    "evaluate": evaluate,
+    "compare": compare,
     "doctor": doctor,
     "tasks": tasks,
     "presets": presets,

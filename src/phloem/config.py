@@ -7,10 +7,13 @@ judged without loading a model are judged here, when the object is made, with an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from phloem.kinds import ConfigError, coerce, type_hints
+from phloem.kinds import ConfigError
+from phloem.kinds import at_least as _at_least
+from phloem.kinds import check_fields as _check_types
+from phloem.kinds import require as _require
 
 __all__ = [
     "AlarmsConfig",
@@ -26,29 +29,6 @@ __all__ = [
     "TaskConfig",
     "TrainConfig",
 ]
-
-
-def _check_types(section: Any, owner: str) -> None:
-    """Holds every field to its annotation, so that Python, files and the command line accept the same values."""
-    hints = type_hints(type(section))
-    for part in fields(section):
-        value, kind = getattr(section, part.name), hints[part.name]
-        name = f"{owner}.{part.name}" if owner else part.name
-        if is_dataclass(kind):
-            _require(isinstance(value, kind), f"{name} is {value!r}; it takes a {kind.__name__}")
-        else:
-            object.__setattr__(section, part.name, coerce(name, value, kind))
-
-
-def _require(ok: bool, message: str) -> None:
-    if not ok:
-        raise ConfigError(message)
-
-
-def _at_least(owner: str, bounds: dict[str, tuple[float | None, float]]) -> None:
-    """Checks `name: (value, least)` pairs; a value of None means the setting is off."""
-    for name, (value, least) in bounds.items():
-        _require(value is None or value >= least, f"{owner}.{name} is {value}; it must be at least {least}")
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,23 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["ConfigError", "PhloemError", "coerce", "in_words", "is_optional", "takes_text", "type_hints"]
+__all__ = [
+    "ConfigError",
+    "PhloemError",
+    "at_least",
+    "check_fields",
+    "coerce",
+    "in_words",
+    "is_optional",
+    "require",
+    "takes_text",
+    "type_hints",
+]
 
 
 class PhloemError(Exception):
@@ -88,6 +100,31 @@ def _convert_items(value: Any, kinds: tuple[Any, ...]) -> Any:
         return _MISFIT
     items = tuple(_convert(item, kind) for item, kind in zip(value, kinds, strict=True))
     return _MISFIT if any(item is _MISFIT for item in items) else items
+
+
+def check_fields(section: Any, owner: str) -> None:
+    """Holds every field to its annotation, so that Python, files and the command line accept the same values."""
+    hints = type_hints(type(section))
+    for part in fields(section):
+        value, kind = getattr(section, part.name), hints[part.name]
+        name = f"{owner}.{part.name}" if owner else part.name
+        if isinstance(kind, type) and is_dataclass(kind):
+            require(isinstance(value, kind), f"{name} is {value!r}; it takes a {kind.__name__}")
+        else:
+            object.__setattr__(section, part.name, coerce(name, value, kind))
+
+
+def require(ok: bool, message: str) -> None:
+    """Raises ConfigError with the message unless `ok`."""
+    if not ok:
+        raise ConfigError(message)
+
+
+def at_least(owner: str, bounds: dict[str, tuple[float | None, float]]) -> None:
+    """Checks `name: (value, least)` pairs; a value of None means the setting is off."""
+    for name, (value, least) in bounds.items():
+        dotted = f"{owner}.{name}" if owner else name
+        require(value is None or value >= least, f"{dotted} is {value}; it must be at least {least}")
 
 
 _WORDS = {

@@ -1,7 +1,8 @@
-"""Settings from YAML files and `--name value` arguments to a `TrainConfig`, and back to YAML.
+"""Settings from YAML files and `--name value` arguments to a configuration, and back to YAML.
 
-Every field of the configuration has a dotted name (`sample.thoughts`). An argument beats every file, a later file
-beats an earlier one, a file beats the default; where on the line `--config` stands does not matter.
+A configuration is a `TrainConfig` unless another dataclass is named. Every field of it has a dotted name
+(`sample.thoughts`). An argument beats every file, a later file beats an earlier one, a file beats the default; where on
+the line `--config` stands does not matter.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import cache
 from os import PathLike
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 
@@ -24,6 +25,9 @@ from phloem.config import TrainConfig
 from phloem.kinds import ConfigError, coerce, is_optional, takes_text, type_hints
 
 __all__ = ["Setting", "load_config", "nearest", "resolve", "sections", "settings", "to_yaml"]
+
+
+Config = TypeVar("Config")
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,9 @@ class Setting:
 
 
 @cache
-def sections() -> dict[str, type]:
-    """The dataclasses of a configuration by dotted name, `TrainConfig` itself under the empty name."""
-    return dict(_walk_sections(TrainConfig, ""))
+def sections(root: type = TrainConfig) -> dict[str, type]:
+    """The dataclasses of a configuration by dotted name, `root` itself under the empty name."""
+    return dict(_walk_sections(root, ""))
 
 
 def _walk_sections(owner: type, prefix: str) -> Iterator[tuple[str, type]]:
@@ -50,10 +54,10 @@ def _walk_sections(owner: type, prefix: str) -> Iterator[tuple[str, type]]:
 
 
 @cache
-def settings() -> dict[str, Setting]:
+def settings(root: type = TrainConfig) -> dict[str, Setting]:
     """Every field of a configuration by dotted name, in the order of the dataclasses."""
     found: dict[str, Setting] = {}
-    for prefix, owner in sections().items():
+    for prefix, owner in sections(root).items():
         hints, docs = type_hints(owner), _field_docs(owner)
         for part in fields(owner):
             if not is_dataclass(hints[part.name]):
@@ -88,11 +92,11 @@ def nearest(name: str, names: Sequence[str] | None = None) -> str:
     return max(names or list(settings()), key=likeness)
 
 
-def _unknown(name: str) -> ConfigError:
-    if name in sections():
-        (example, *_) = (known for known in settings() if known.startswith(f"{name}."))
+def _unknown(name: str, root: type) -> ConfigError:
+    if name in sections(root):
+        (example, *_) = (known for known in settings(root) if known.startswith(f"{name}."))
         return ConfigError(f"{name} is a section, not a setting: set its fields one by one, for example {example}")
-    return ConfigError(f"{name} is not a setting; did you mean {nearest(name)}?")
+    return ConfigError(f"{name} is not a setting; did you mean {nearest(name, list(settings(root)))}?")
 
 
 # ---------------------------------------------------------------------------------------------------- YAML
@@ -136,8 +140,8 @@ def _refuse_duplicates(node: yaml.MappingNode) -> None:
         seen.add(key.value)
 
 
-def to_yaml(config: TrainConfig) -> str:
-    """Every setting of a configuration as YAML that `load_config` reads back to an equal configuration."""
+def to_yaml(config: Any) -> str:
+    """Every setting of a configuration as YAML that `load_config` (or `resolve`) reads back to an equal one."""
     return yaml.dump(_plain(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
@@ -149,12 +153,12 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _read_file(path: str | PathLike[str]) -> dict[str, Any]:
+def _read_file(path: str | PathLike[str], root: type) -> dict[str, Any]:
     """The settings of a YAML file by dotted name, each held to its type."""
     try:
         loader = _Loader(Path(path).read_text(encoding="utf-8"))
         node = loader.get_single_node()
-        return {} if node is None else dict(_read_section(loader, node, ""))
+        return {} if node is None else dict(_read_section(loader, node, "", root))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -163,7 +167,7 @@ def _read_file(path: str | PathLike[str]) -> dict[str, Any]:
         raise ConfigError(f"{path}, {error}") from error
 
 
-def _read_section(loader: _Loader, node: yaml.Node, prefix: str) -> Iterator[tuple[str, Any]]:
+def _read_section(loader: _Loader, node: yaml.Node, prefix: str, root: type) -> Iterator[tuple[str, Any]]:
     line = f"line {node.start_mark.line + 1}"
     if isinstance(node, yaml.ScalarNode) and loader.construct_object(node) is None:
         return  # a section with every line commented out
@@ -172,13 +176,13 @@ def _read_section(loader: _Loader, node: yaml.Node, prefix: str) -> Iterator[tup
     _refuse_duplicates(node)
     for key, value in node.value:
         name, line = f"{prefix}.{key.value}" if prefix else str(key.value), f"line {key.start_mark.line + 1}"
-        if name and name in sections():
-            yield from _read_section(loader, value, name)
-        elif name not in settings():
-            raise ConfigError(f"{line}: {_unknown(name)}")
+        if name and name in sections(root):
+            yield from _read_section(loader, value, name, root)
+        elif name not in settings(root):
+            raise ConfigError(f"{line}: {_unknown(name, root)}")
         else:
             try:
-                yield name, coerce(name, loader.construct_object(value, deep=True), settings()[name].kind)
+                yield name, coerce(name, loader.construct_object(value, deep=True), settings(root)[name].kind)
             except ConfigError as error:
                 raise ConfigError(f"{line}: {error}") from error
 
@@ -187,10 +191,13 @@ def _read_section(loader: _Loader, node: yaml.Node, prefix: str) -> Iterator[tup
 
 
 def _read_word(name: str, text: str, kind: Any) -> Any:
-    """A word of the command line as the type of its setting."""
+    """A word of the command line as the type of its setting; `a,b` is a list of texts."""
     if takes_text(kind):
         return coerce(name, None if text == "null" and is_optional(kind) else text, kind)
-    return coerce(name, _read_yaml(text), kind)
+    value = _read_yaml(text)
+    if isinstance(value, str) and get_origin(kind) is tuple and get_args(kind)[0] is str:
+        value = [part.strip() for part in value.split(",")]
+    return coerce(name, value, kind)
 
 
 def _read_yaml(text: str) -> Any:
@@ -200,17 +207,20 @@ def _read_yaml(text: str) -> Any:
         return text
 
 
-def _set_argument(values: dict[str, Any], name: str, text: str) -> None:
+def _set_argument(values: dict[str, Any], name: str, text: str, root: type) -> None:
+    known = settings(root)
     mapping, _, key = name.rpartition(".")
-    if name in settings():
-        values[name] = _read_word(name, text, settings()[name].kind)
-    elif mapping in settings() and get_origin(settings()[mapping].kind) is dict:
-        values[mapping] = {**values.get(mapping, settings()[mapping].default), key: _read_yaml(text)}
+    if name in known:
+        values[name] = _read_word(name, text, known[name].kind)
+    elif mapping in known and get_origin(known[mapping].kind) is dict:
+        values[mapping] = {**values.get(mapping, known[mapping].default), key: _read_yaml(text)}
     else:
-        raise _unknown(name)
+        raise _unknown(name, root)
 
 
-def resolve(paths: Sequence[str | PathLike[str]], arguments: Sequence[tuple[str, str]] = ()) -> TrainConfig:
+def resolve(
+    paths: Sequence[str | PathLike[str]], arguments: Sequence[tuple[str, str]] = (), root: type[Config] = TrainConfig
+) -> Config:
     """The configuration of files, in order, overridden by `(name, text)` arguments, in order.
 
     `task.args.KEY` sets one key of a setting that holds a mapping; a file's mapping replaces an earlier one whole.
@@ -220,10 +230,10 @@ def resolve(paths: Sequence[str | PathLike[str]], arguments: Sequence[tuple[str,
     """
     values: dict[str, Any] = {}
     for path in paths:
-        values |= _read_file(path)
+        values |= _read_file(path, root)
     for name, text in arguments:
-        _set_argument(values, name, text)
-    return _build(TrainConfig, "", values)
+        _set_argument(values, name, text, root)
+    return _build(root, "", values, root)
 
 
 def load_config(*paths: str | PathLike[str]) -> TrainConfig:
@@ -235,12 +245,12 @@ def load_config(*paths: str | PathLike[str]) -> TrainConfig:
     return resolve(paths)
 
 
-def _build(owner: type, prefix: str, values: dict[str, Any]) -> Any:
+def _build(owner: type, prefix: str, values: dict[str, Any], root: type) -> Any:
     arguments: dict[str, Any] = {}
     for part in fields(owner):
         name = f"{prefix}.{part.name}" if prefix else part.name
-        if name in sections():
-            arguments[part.name] = _build(sections()[name], name, values)
+        if name in sections(root):
+            arguments[part.name] = _build(sections(root)[name], name, values, root)
         elif name in values:
             arguments[part.name] = values[name]
     return owner(**arguments)
