@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from phloem.config import TrainConfig
+from phloem.evaluate_config import EvaluateConfig
 from phloem.kinds import in_words
 from phloem.settings import sections, settings
 
@@ -17,22 +19,32 @@ earlier one, a file beats the default. An unknown name, or a value of another ty
 `docs/write_config.py` writes this page.
 """
 
+EVALUATE = """# Settings of an evaluation
+
+Of `phloem evaluate` and `EvaluateConfig`; given in the same ways. [What they mean together](evaluate.md).
+"""
+
 
 def page() -> str:
     """The text of docs/config.md."""
-    parts = [HEAD]
-    for prefix, owner in sections().items():
-        if not prefix:
-            continue
-        lines = (owner.__doc__ or "").split("\n\n")
-        parts.append(f"## {prefix}\n\n" + "\n\n".join(" ".join(line.split()) for line in lines) + "\n")
-        rows = ["| setting | takes | default | |", "|---|---|---|---|"]
-        for setting in settings().values():
-            if setting.name.rpartition(".")[0] == prefix:
+    return "\n".join([HEAD, *_tables(TrainConfig), EVALUATE, *_tables(EvaluateConfig)])
+
+
+def _tables(root: type) -> list[str]:
+    """A heading, the documentation and a table of each section that has settings of its own."""
+    parts: list[str] = []
+    for prefix, owner in sections(root).items():
+        own = [setting for setting in settings(root).values() if setting.name.rpartition(".")[0] == prefix]
+        if own and prefix:
+            lines = (owner.__doc__ or "").split("\n\n")
+            parts.append(f"## {prefix}\n\n" + "\n\n".join(" ".join(line.split()) for line in lines) + "\n")
+        if own:
+            rows = ["| setting | takes | default | |", "|---|---|---|---|"]
+            for setting in own:
                 doc = " ".join(setting.doc.split()).replace("|", "\\|")
                 rows.append(f"| `{setting.name}` | {in_words(setting.kind)} | `{_shown(setting.default)}` | {doc} |")
-        parts.append("\n".join(rows) + "\n")
-    return "\n".join(parts)
+            parts.append("\n".join(rows) + "\n")
+    return parts
 
 
 def _shown(default: object) -> str:

@@ -26,6 +26,9 @@ FUNCTIONS = {
     "phloem.forward.logprobs": ["model", "pack", "temperature=1.0", "chunk=256"],
     "phloem.sample.Sampler.sample": ["self", "prompts", "plan", "keys"],
     "phloem.train.train": ["config", "task=None"],
+    "phloem.evaluate.evaluate": ["config", "say=None"],
+    "phloem.evaluate.compare": ["before", "after"],
+    "phloem.evaluate.pass_at_k": ["samples", "right", "k"],
     "phloem.doctor.examine": ["config", "task=None"],
     "phloem.tasks.get": ["config", "seed=0"],
 }
@@ -37,6 +40,8 @@ ATTRIBUTES = {
     "phloem.credit.Credit": {"tree", "c_pos_T", "c_neg_T", "c_kl_T"},
     "phloem.tasks.Example": {"id", "prompt", "answer", "row", "demonstrations"},
     "phloem.rewards.Verdict": {"status", "reward", "extracted", "parsed", "gold", "detail"},
+    "phloem.evaluate.Evaluation": {"folder", "report", "held_out"},
+    "phloem.evaluate.Comparison": {"before", "after", "differences", "notes"},
     "phloem.doctor.Report": {"title", "findings", "prompt"},
     "phloem.doctor.Finding": {"level", "topic", "sentence", "remedy", "rows"},
     "phloem.train.RunResult": {"folder", "steps", "before", "after", "gain", "constant_baseline"},
@@ -74,7 +79,7 @@ def test_a_task_has_the_members_of_its_protocol():
     assert members <= set(dir(found("phloem.tasks.Task")))
 
 
-PARTS = ("tree", "credit", "loss", "models", "forward", "sample", "rewards", "tasks", "train", "doctor")
+PARTS = ("tree", "credit", "loss", "models", "forward", "sample", "rewards", "tasks", "evaluate", "train", "doctor")
 
 
 @pytest.mark.parametrize("part", PARTS)
