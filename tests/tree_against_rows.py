@@ -42,7 +42,7 @@ def by_rows(model: nn.Module, groups: Sequence[Group], weights: Weights, tempera
             if both.requires_grad and both.numel():
                 (both * torch.from_numpy(weights_R[r]).to(both)).sum().backward()
             values.append(both.detach()[:, torch.from_numpy(group.completion_sampled(r))])
-    return Outcome(torch.cat(values, dim=1), _gradients(model))
+    return Outcome(torch.cat(values, dim=1), gradients(model))
 
 
 def by_trees(
@@ -63,21 +63,21 @@ def by_trees(
             continue
         found = logprobs(model, packed, temperature, chunk)
         both_E = torch.stack([found.logprobs_E, found.entropy_E])
-        summed = np.concatenate([_on_tree(trees[i], weights[i]) for i in members], axis=1)
+        summed = np.concatenate([on_tree(trees[i], weights[i]) for i in members], axis=1)
         (both_E * torch.from_numpy(summed).to(both_E)[:, packed.trained_E]).sum().backward()
         both_T = both_E.new_full((2, len(packed)), torch.nan)
         both_T[:, packed.trained_E] = both_E.detach()
         for i, first in zip(members, packed.tree_start, strict=False):
             values[i] = both_T[:, first + trees[i].row_index[trees[i].row_sampled]]
-    return Outcome(torch.cat([values[i] for i in sorted(values)], dim=1), _gradients(model))
+    return Outcome(torch.cat([values[i] for i in sorted(values)], dim=1), gradients(model))
 
 
-def _on_tree(tree: PrefixTree, weights_R: list[np.ndarray]) -> np.ndarray:
+def on_tree(tree: PrefixTree, weights_R: list[np.ndarray]) -> np.ndarray:
     flat = np.concatenate(weights_R, axis=1)
     return np.stack([np.bincount(tree.row_index, row, minlength=len(tree)) for row in flat])
 
 
-def _gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
     return {
         name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
         for name, p in model.named_parameters()

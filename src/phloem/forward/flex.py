@@ -25,7 +25,7 @@ __all__ = ["attend", "block_mask", "refuse_device"]
 
 BLOCK = 128
 # The decoding kernel that torch takes for few queries would be one more to compile.
-KERNEL = {"FORCE_USE_FLEX_ATTENTION": True}
+KERNEL: Any = {"FORCE_USE_FLEX_ATTENTION": True}
 
 
 def refuse_device(device: torch.device) -> None:
@@ -48,7 +48,7 @@ def attend(
         block_mask=mask,
         scale=scaling,
         enable_gqa=query.shape[1] != key.shape[1],
-        kernel_options=dict(KERNEL),
+        kernel_options=KERNEL,
     )
     return found.transpose(1, 2)
 

@@ -15,9 +15,9 @@ from torch import nn
 from phloem.forward.attention import ENGINES, attention_name, pack_arguments
 from phloem.forward.head import Targets, head_logprobs
 from phloem.forward.pack import Pack
-from phloem.forward.split import causal_lm, split
+from phloem.forward.split import Head, causal_lm, split
 
-__all__ = ["Logprobs", "logprobs"]
+__all__ = ["Logprobs", "checked", "logprobs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +52,18 @@ def logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, chunk: int 
         ValueError: the model was not prepared, the pack is on another device, trains no token or
             is longer than the positions the model has learned, or a bad argument.
     """
+    body, head = checked(model, pack, temperature, chunk)
+    hidden_T = body(**pack_arguments(pack)).last_hidden_state[0]
+    hidden_P = hidden_T.index_select(0, pack.predict_P)
+    order = torch.argsort(pack.slot_E, stable=True)
+    targets = Targets(pack.target_E[order], pack.slot_E[order])
+    sorted_E, entropy_P = head_logprobs(hidden_P, head, targets, temperature, chunk)
+    logprobs_E = torch.empty_like(sorted_E).index_copy(0, order, sorted_E)
+    return Logprobs(logprobs_E, entropy_P.index_select(0, pack.slot_E))
+
+
+def checked(model: nn.Module, pack: Pack, temperature: float, chunk: int) -> tuple[nn.Module, Head]:
+    """The body and the head of a model that can run on a pack; raises what `logprobs` raises."""
     if temperature <= 0 or chunk < 1:
         raise ValueError(f"temperature is {temperature} and chunk {chunk}; both must be positive")
     if len(pack.trained_E) == 0:
@@ -62,16 +74,9 @@ def logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, chunk: int 
     longest, limit = pack.longest, _learned_positions(whole)
     if limit is not None and longest > limit:
         raise ValueError(f"a row of {longest} tokens is longer than the {limit} positions the model has learned")
-    body, head = split(model)
     if pack.tokens_T.device != whole.device:
         raise ValueError(f"the pack is on {pack.tokens_T.device}, the model on {whole.device}: use pack.to(...)")
-    hidden_T = body(**pack_arguments(pack)).last_hidden_state[0]
-    hidden_P = hidden_T.index_select(0, pack.predict_P)
-    order = torch.argsort(pack.slot_E, stable=True)
-    targets = Targets(pack.target_E[order], pack.slot_E[order])
-    sorted_E, entropy_P = head_logprobs(hidden_P, head, targets, temperature, chunk)
-    logprobs_E = torch.empty_like(sorted_E).index_copy(0, order, sorted_E)
-    return Logprobs(logprobs_E, entropy_P.index_select(0, pack.slot_E))
+    return split(model)
 
 
 def _learned_positions(whole: Any) -> int | None:
