@@ -52,10 +52,11 @@ class Plain:
 
 
 def by_pieces(
-    model: nn.Module, group: Group, weights: Weights, budget: int, temperature: float = 1.0, machine: Plain = Plain()
+    model: nn.Module, group: Group, weights: Weights, budget: int, temperature: float = 1.0, autocast: bool = False
 ) -> Outcome:
     """The weighted sum of `tree_against_rows`, depth first."""
     model.zero_grad()
+    machine = Plain(autocast)
     tree = PrefixTree.from_group(group)
     packed = pack([tree])
     weights_E = torch.from_numpy(on_tree(tree, weights[0]))[:, packed.trained_E]
@@ -205,7 +206,7 @@ def test_bfloat16_is_as_near_as_rows_in_bfloat16() -> None:
     exact = by_rows(model, [group], weights)
     with torch.autocast("cpu", torch.bfloat16):
         rows = by_rows(model, [group], weights)
-    pieces = by_pieces(model, group, weights, 8, machine=Plain(autocast=True))
+    pieces = by_pieces(model, group, weights, 8, autocast=True)
     off_rows, off_pieces = ((o.values - exact.values).square().mean().sqrt().item() for o in (rows, pieces))
     assert 1e-4 < off_rows < 0.2
     assert off_pieces < 1.25 * off_rows

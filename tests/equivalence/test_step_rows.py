@@ -113,6 +113,15 @@ def assert_close(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]
 @pytest.mark.parametrize("name", presets.names())
 @pytest.mark.parametrize("kind", ["llama", "gemma3"])
 def test_every_preset_with_clipping_kl_and_entropy_in_float64(kind, name):
+    compare_with_rows(kind, name, pack_tokens=10**6)
+
+
+@pytest.mark.parametrize("name", ["grpo", "lambda-grpo-ma"])
+def test_trees_over_the_budget_in_float64(name):
+    compare_with_rows("gemma3", name, pack_tokens=9)
+
+
+def compare_with_rows(kind: str, name: str, pack_tokens: int) -> None:
     model = tiny_model(kind, torch.float64)
     prepare(model, "paths", announce=lambda _: None)
     objective = Objective(presets.get(name, max_completion_tokens=20, beta=0.1), temperature=0.8, entropy=0.01)
@@ -121,10 +130,11 @@ def test_every_preset_with_clipping_kl_and_entropy_in_float64(kind, name):
         wanted_loss = rows_update(model, groups, objective)
         wanted = gradients(model)
         model.zero_grad()
-        batch = make_batch(groups, objective, 10**6, "cpu")
+        batch = make_batch(groups, objective, pack_tokens, "cpu")
         batch = with_moved_logprobs(model, batch, objective)
         exact = exact_credit(batch, groups, objective)
         _, sums = update(model, exact, objective, Plain())
+    assert any(len(part.pack) > pack_tokens for part in batch.packs) == (pack_tokens < 10)
     assert sums.clipped_high + sums.clipped_low > 0 or objective.rule.clip_low is None
     assert sums.loss == pytest.approx(wanted_loss, rel=1e-10, abs=1e-12)
     assert_close(gradients(model), wanted, 1e-11, 1e-10)

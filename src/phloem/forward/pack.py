@@ -170,7 +170,7 @@ def pack(trees: Iterable[PrefixTree]) -> Pack:
 def split_into_packs(trees: Sequence[PrefixTree], max_tokens: int) -> list[list[int]]:
     """Distributes trees over packs of at most `max_tokens` tokens, first fit in the order given.
 
-    A tree is never cut: one that is larger than the budget gets a pack of its own.
+    No tree is cut here: one that is larger than the budget gets a pack of its own, and runs depth first (`dfs.py`).
 
     Returns:
         For each pack, the indices of its trees, ascending.

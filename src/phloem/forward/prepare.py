@@ -17,9 +17,10 @@ from torch import nn
 
 from phloem.forward import flex
 from phloem.forward.attention import ENGINES, attention_name, windows_used
+from phloem.forward.dfs import bounded_logprobs
 from phloem.forward.features import CannotServe, declared_windows, refuse, silence
-from phloem.forward.logprobs import logprobs
-from phloem.forward.pack import pack
+from phloem.forward.logprobs import Logprobs, logprobs
+from phloem.forward.pack import Pack, pack
 from phloem.forward.rows import Row, logprobs_of_rows
 from phloem.forward.split import causal_lm
 from phloem.tree.rollout import Group, Segment
@@ -31,6 +32,9 @@ __all__ = ["check", "prepare"]
 # the weights. Models round inside (norms, rotary tables) to float32 even when their weights are float64. Half
 # precision only shows gross faults.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+
+# Tokens of a piece in the check: enough to cut its tree at several depths.
+PIECE = 8
 
 
 def prepare(
@@ -87,8 +91,8 @@ def check(model: nn.Module, group: Group, expected: list[Row]) -> None:
     """Compares a prepared model on the tree of `group` with the rows of the model as it came.
 
     Raises:
-        CannotServe: the rows' logprobs are not numbers; the two differ by more than rounding explains, with or
-            without a pack; or layers did not ask for the sliding windows that the configuration declares.
+        CannotServe: the rows' logprobs are not numbers; the two differ by more than rounding explains, on a pack, in
+            pieces or without a pack; or layers did not ask for the sliding windows that the configuration declares.
     """
     whole = causal_lm(model)
     if not all(torch.isfinite(row.logprobs_L).all() for row in expected):
@@ -98,19 +102,18 @@ def check(model: nn.Module, group: Group, expected: list[Row]) -> None:
         )
     tree = PrefixTree.from_group(group)
     packed = pack([tree]).to(whole.device)
-    found = logprobs(model, packed)
-    both_T = torch.zeros(2, len(tree), dtype=found.logprobs_E.dtype, device=whole.device)
-    both_T[:, packed.trained_E] = torch.stack([found.logprobs_E, found.entropy_E])
+    on_trees = {
+        "on a tree": logprobs(model, packed),
+        "on a tree in pieces": bounded_logprobs(model, packed, PIECE),
+    }
     plain = logprobs_of_rows(model, group)
     largest = max((row.logprobs_L.abs().max().item() for row in expected), default=0.0)
     tolerance = TOLERANCE[whole.dtype] * max(1.0, largest)
     for r, (row, again) in enumerate(zip(expected, plain, strict=True)):
-        wanted = torch.stack([row.logprobs_L, row.entropy_L])
-        differences = {
-            "on a tree": (both_T[:, torch.from_numpy(tree.row(r)).to(whole.device)] - wanted).abs().max().item(),
-            "without a pack": (torch.stack([again.logprobs_L, again.entropy_L]) - wanted).abs().max().item(),
-        }
-        for where, difference in differences.items():
+        found = {where: _of_row(values, packed, r) for where, values in on_trees.items()}
+        found["without a pack"] = torch.stack([again.logprobs_L, again.entropy_L])
+        for where, values in found.items():
+            difference = (values - torch.stack([row.logprobs_L, row.entropy_L])).abs().max().item()
             if not difference <= tolerance:
                 raise CannotServe(
                     f"{type(whole).__name__} {where} differs by {difference:.2g} nats from the row alone "
@@ -120,6 +123,13 @@ def check(model: nn.Module, group: Group, expected: list[Row]) -> None:
     declared, used = declared_windows(whole.config.get_text_config()), windows_used(packed)
     if declared != used:
         raise CannotServe(f"{type(whole).__name__} declares sliding windows {declared}, but its layers use {used}")
+
+
+def _of_row(found: Logprobs, packed: Pack, rollout: int) -> torch.Tensor:
+    """Logprobs and entropies of one rollout's completion, all of it sampled, in a pack of one tree; shape (2, L)."""
+    both_E = torch.stack([found.logprobs_E, found.entropy_E])
+    index_L = torch.from_numpy(packed.trees[0].row(rollout)).to(both_E.device)
+    return both_E[:, torch.searchsorted(packed.trained_E, index_L)]
 
 
 def _group_of_check(vocabulary: int) -> Group:

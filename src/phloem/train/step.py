@@ -8,14 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from phloem import credit
-from phloem.forward import Pack, logprobs, pack, split_into_packs
+from phloem.forward import (
+    Logprobs,
+    Machine,
+    Pack,
+    bounded_backward,
+    bounded_logprobs,
+    logprobs,
+    pack,
+    split_into_packs,
+)
 from phloem.kinds import PhloemError
 from phloem.loss import LossSums, k3, loss_sums, surrogate
 from phloem.presets import Rule
@@ -70,11 +78,15 @@ class PackedCredit:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The groups of an optimiser step with their credit, and the packs that train them."""
+    """The groups of an optimiser step with their credit, and the packs that train them.
+
+    Packs hold at most `pack_tokens` tokens, but for those of one larger tree.
+    """
 
     credits: tuple[credit.Credit, ...]
     packs: tuple[PackedCredit, ...]
     totals: credit.Totals
+    pack_tokens: int
 
 
 def make_batch(groups: Sequence[Group], objective: Objective, pack_tokens: int, device: torch.device | str) -> Batch:
@@ -90,7 +102,7 @@ def make_batch(groups: Sequence[Group], objective: Objective, pack_tokens: int, 
     trained = [c for c in credits if c.tree.U and (everything or c.c_pos_T.any() or c.c_neg_T.any())]
     parts = split_into_packs([c.tree for c in trained], pack_tokens)
     packs = tuple(_packed([trained[i] for i in part], device) for part in parts)
-    return Batch(credits, packs, totals)
+    return Batch(credits, packs, totals, pack_tokens)
 
 
 def _packed(parts: Sequence[credit.Credit], device: torch.device | str) -> PackedCredit:
@@ -127,48 +139,66 @@ def _sampled_logprobs(tree: PrefixTree) -> np.ndarray:
     return np.divide(total_T, count_T, out=np.full(len(tree), np.nan), where=count_T > 0)
 
 
-class Machine(Protocol):
-    """Precision of the forward and how to go backward; a run's policy, or whatever holds the model."""
-
-    def backward(self, loss: Tensor) -> None: ...
-
-    def autocast(self) -> Any: ...
-
-
 def update(model: nn.Module, batch: Batch, objective: Objective, machine: Machine) -> tuple[Batch, LossSums]:
-    """Adds the gradient of the batch's loss to the parameters, pack by pack.
+    """Adds the gradient of the batch's loss to the parameters, pack by pack; a tree over the budget goes depth first.
 
-    The loss is a sum over tokens whose normaliser is in the credit, so the packs add up to the same gradient however
-    the trees are spread over them. The first call of a step takes its own detached logprobs as the old ones.
+    The loss is a sum over tokens whose normaliser is in the credit, so packs and pieces add up to the same gradient
+    however the trees are spread over them. The first call of a step takes its own detached logprobs as the old ones.
 
     Returns:
         The batch with old logprobs filled in, and the sums behind the metrics.
     """
-    rule, packs, sums = objective.rule, [], LossSums()
+    packs, sums = [], LossSums()
     for part in batch.packs:
-        with machine.autocast():
-            found = logprobs(model, part.pack, objective.temperature)
+        loss = _TokenLoss(part, objective)
+        if len(part.pack) > batch.pack_tokens:
+            bounded_backward(model, part.pack, batch.pack_tokens, loss, machine, objective.temperature)
+        else:
+            with machine.autocast():
+                found = logprobs(model, part.pack, objective.temperature)
+            machine.backward(loss(slice(None), found))
+        sums += loss.sums
+        packs.append(replace(part, old_E=loss.old_E))
+    return replace(batch, packs=tuple(packs)), sums
+
+
+class _TokenLoss:
+    """The loss of a pack's trained tokens, of all at once or of some at a time, and the sums behind the metrics.
+
+    Attributes:
+        old_E: the old logprobs; filled in as tokens come where the pack has none yet.
+        sums: over the tokens that came.
+    """
+
+    def __init__(self, part: PackedCredit, objective: Objective) -> None:
+        self.part, self.objective = part, objective
+        self.old_E, self.sums = part.old_E, LossSums()
+
+    def __call__(self, index_E: Tensor | slice, found: Logprobs) -> Tensor:
+        """The sum of the losses of some trained tokens."""
+        part, rule = self.part, self.objective.rule
         now_E = found.logprobs_E.float()
-        part = part if part.old_E is not None else replace(part, old_E=now_E.detach())
-        assert part.old_E is not None
-        weight_E = objective.mismatch(part.old_E, part.sampled_E)
-        c_pos_E, c_neg_E = weight_E * part.c_pos_E, weight_E * part.c_neg_E
-        loss_E = surrogate(now_E, part.old_E, c_pos_E, c_neg_E, rule.clip_low, rule.clip_high, objective.dual_clip)
+        if self.old_E is None:
+            self.old_E = now_E.new_zeros(len(part.sampled_E))
+        if part.old_E is None:
+            self.old_E[index_E] = now_E.detach()
+        old_E, sampled_E, c_kl_E = self.old_E[index_E], part.sampled_E[index_E], part.c_kl_E[index_E]
+        weight_E = self.objective.mismatch(old_E, sampled_E)
+        c_pos_E, c_neg_E = weight_E * part.c_pos_E[index_E], weight_E * part.c_neg_E[index_E]
+        loss_E = surrogate(now_E, old_E, c_pos_E, c_neg_E, rule.clip_low, rule.clip_high, self.objective.dual_clip)
         extra = {
             "entropy": found.entropy_E.detach().float(),
-            "gap": (part.old_E - part.sampled_E).abs(),
+            "gap": (old_E - sampled_E).abs(),
             "tis_weight": weight_E,
         }
         if part.ref_E is not None:
-            extra["kl_ref"] = k3(now_E, part.ref_E)
-            loss_E = loss_E + rule.beta * part.c_kl_E * extra["kl_ref"]
-        if objective.entropy:
-            loss_E = loss_E - objective.entropy * part.c_kl_E * found.entropy_E.float()
-        machine.backward(loss_E.sum())
+            extra["kl_ref"] = k3(now_E, part.ref_E[index_E])
+            loss_E = loss_E + rule.beta * c_kl_E * extra["kl_ref"]
+        if self.objective.entropy:
+            loss_E = loss_E - self.objective.entropy * c_kl_E * found.entropy_E.float()
         clip = (rule.clip_low, rule.clip_high)
-        sums += loss_sums(loss_E, now_E, part.old_E, c_pos_E, c_neg_E, part.count_E, clip, extra)
-        packs.append(part)
-    return replace(batch, packs=tuple(packs)), sums
+        self.sums += loss_sums(loss_E, now_E, old_E, c_pos_E, c_neg_E, part.count_E[index_E], clip, extra)
+        return loss_E.sum()
 
 
 class Reference:
@@ -198,6 +228,9 @@ class Reference:
         packs = []
         with self._in_place(model), machine.autocast():
             for part in batch.packs:
-                found = logprobs(model, part.pack, objective.temperature)
+                if len(part.pack) > batch.pack_tokens:
+                    found = bounded_logprobs(model, part.pack, batch.pack_tokens, objective.temperature)
+                else:
+                    found = logprobs(model, part.pack, objective.temperature)
                 packs.append(replace(part, ref_E=found.logprobs_E.float()))
         return replace(batch, packs=tuple(packs))
