@@ -35,6 +35,6 @@ def logged(run: Path) -> dict[str, set[str]]:
 def test_the_page_defines_every_key_that_a_run_logs_and_no_other(tmp_path):
     tiny_run(tmp_path)
     with pytest.raises(PhloemError):  # the same reward for all: an alarm, and nothing learnt
-        tiny_run(tmp_path / "flat", reward=lambda *_: 1.0, alarms=AlarmsConfig(clipped=1))
+        tiny_run(tmp_path / "flat", reward=lambda *_: 1.0, sections={"alarms": AlarmsConfig(clipped=1)})
     found = logged(tmp_path / "run") | {"alarm": logged(tmp_path / "flat" / "run").get("alarm")}
     assert found == {kind: defined(kind) for kind in ("cold_start", "evaluation", "train", "alarm")}

@@ -10,7 +10,6 @@ from tiny_models import tiny_model
 from tiny_tokenizers import QWEN, byte_level
 
 from phloem import (
-    AlarmsConfig,
     ColdStartConfig,
     CreditConfig,
     EvaluationConfig,
@@ -28,8 +27,11 @@ def distinct_letters(completion: str, answer: Any, row: Any) -> float:
     return float(len(set(completion)))
 
 
-def tiny_run(folder: Path, reward: Any = distinct_letters, alarms: AlarmsConfig | None = None, **run: Any) -> RunResult:
-    """Trains in `folder/run`, with the model of `folder/model`; `run` changes settings of the run section."""
+def tiny_run(
+    folder: Path, reward: Any = distinct_letters, sections: dict[str, Any] | None = None, **run: Any
+) -> RunResult:
+    """Trains in `folder/run`, with the model of `folder/model`; `run` changes settings of the run section, `sections`
+    replaces others."""
     tokenizer = byte_level(QWEN)
     tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
@@ -42,6 +44,6 @@ def tiny_run(folder: Path, reward: Any = distinct_letters, alarms: AlarmsConfig 
         optim=OptimConfig(steps=1, prompts_per_step=2, updates_per_step=2, lr=1e-3),
         evaluation=EvaluationConfig(prompts=2, samples=2),
         run=replace(RunConfig(folder=str(folder / "run"), view="none"), **run),
-        alarms=alarms or AlarmsConfig(),
     )
+    config = replace(config, **(sections or {}))
     return train(config, ExampleTask("letters", problems, problems, reward=reward))

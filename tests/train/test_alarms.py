@@ -258,6 +258,6 @@ def test_a_run_prints_and_logs_alarms_and_keeps_the_reason_of_each_rollout(tmp_p
 def test_an_alarm_that_stops_a_run_leaves_the_policy_and_its_reason(tmp_path):
     alarms = replace(AlarmsConfig(), unscored=0.0, stop=("unscored",))
     with pytest.raises(TrainError, match=r"were not scored and train nothing, more than alarms\.unscored 0"):
-        tiny_run(tmp_path, reward=lambda completion, answer, row: None, alarms=alarms)
+        tiny_run(tmp_path, reward=lambda completion, answer, row: None, sections={"alarms": alarms})
     assert [(line["name"], line["stop"]) for line in logged(tmp_path / "run")] == [("unscored", True)]
     assert (tmp_path / "run" / "model" / "config.json").exists()

@@ -86,7 +86,7 @@ def test_settings_that_make_no_sense_are_refused(changes, message):
 def test_a_run_shapes_masks_and_weighs(tmp_path):
     rule = CreditConfig(preset="dapo", overlong_share=0.5, mask_truncated=True, tis_cap=1.0)
     sample = SampleConfig(thoughts=16, answers=1, thought_tokens=6, answer_tokens=100, dtype="bfloat16")
-    tiny_run(tmp_path, credit=rule, sample=sample)
+    tiny_run(tmp_path, sections={"credit": rule, "sample": sample})
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
     (step,) = [line for line in lines if line["kind"] == "train"]
     assert 0 < step["masked"] == step["truncated"] < 1
