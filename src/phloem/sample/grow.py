@@ -18,7 +18,7 @@ import numpy as np
 from phloem.sample.sampler import ForkPlan, SampleError
 from phloem.tree import Finish, Group, Segment
 
-__all__ = ["End", "Growth", "StageTable", "tag_table", "token_bytes"]
+__all__ = ["End", "Growth", "StageTable", "Tables", "tag_table", "token_bytes"]
 
 
 class End(IntEnum):
@@ -151,6 +151,56 @@ class StageTable:
                 ends[rows[after[rows] == len(table) - 1]] = End.FORK
         ends[self.is_eos_V[tokens]] = End.STOP
         return after, ends
+
+    def end_of(self, stage: int, tokens: np.ndarray) -> tuple[int, End]:
+        """Where a segment that is already sampled ends: `advance` over its tokens, until one ends it.
+
+        Args:
+            stage: of the segment.
+            tokens: its ids and possibly more, int64 (n,), n >= 1.
+
+        Returns:
+            How many of the tokens belong to the segment, and how it ends; RUNNING if it would go on after all n.
+        """
+        length, end = len(tokens), End.RUNNING
+        own, table = self.plan.stages[stage], self.tags[stage]
+        if length >= own.max_tokens:
+            length = own.max_tokens
+            end = End.FORK if table is None and stage + 1 < len(self.plan.stages) else End.LENGTH
+        if table is not None:
+            matched, complete = 0, len(table) - 1
+            for n, token in enumerate(tokens[:length].tolist(), start=1):
+                if (matched := int(table[matched, token])) == complete:
+                    length, end = n, End.FORK
+                    break
+        if len(stops := np.flatnonzero(self.is_eos_V[tokens[:length]])):
+            length, end = int(stops[0]) + 1, End.STOP
+        return length, end
+
+
+class Tables:
+    """The stop conditions of plans, each made once.
+
+    Args:
+        tokenizer: only the bytes of single tokens are read from it, and only for plans with a closing tag.
+        vocabulary: ids the model knows.
+        eos_ids: ids that end a completion.
+    """
+
+    def __init__(self, tokenizer: Any, vocabulary: int, eos_ids: Sequence[int]) -> None:
+        self._tokenizer, self._vocabulary, self._eos_ids = tokenizer, vocabulary, tuple(eos_ids)
+        self._pieces: list[bytes] | None = None
+        self._made: dict[ForkPlan, StageTable] = {}
+
+    def __call__(self, plan: ForkPlan) -> StageTable:
+        if plan not in self._made:
+            if all(stage.until is None for stage in plan.stages):
+                pieces = [b""] * self._vocabulary
+            else:
+                self._pieces = self._pieces or token_bytes(self._tokenizer, self._vocabulary)
+                pieces = self._pieces
+            self._made[plan] = StageTable.build(plan, pieces, self._eos_ids)
+        return self._made[plan]
 
 
 @dataclass

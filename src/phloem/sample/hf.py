@@ -16,9 +16,9 @@ import torch
 from phloem.config import SampleConfig
 from phloem.models import eos_ids as declared_eos_ids
 from phloem.sample.draw import Draw
-from phloem.sample.grow import StageTable, token_bytes
+from phloem.sample.grow import StageTable, Tables
 from phloem.sample.run import Run, SampleStats
-from phloem.sample.sampler import ForkPlan, SampleError, Stage
+from phloem.sample.sampler import ForkPlan, SampleError, Stage, check_request
 from phloem.sample.twin import Twin
 from phloem.tree import Group
 
@@ -64,11 +64,9 @@ class HFSampler:
         self.draw = Draw(config.temperature, config.top_p, config.top_k)
         self.twin = Twin(model, None if config.dtype == "model" else getattr(torch, config.dtype))
         self.stats = SampleStats()
-        self._tokenizer = tokenizer
-        self._pieces: list[bytes] | None = None
-        self._tables: dict[ForkPlan, StageTable] = {}
         text_config = model.config.get_text_config()
         self.vocabulary = int(text_config.vocab_size)
+        self._tables = Tables(tokenizer, self.vocabulary, self.eos_ids)
         self.context: int | None = getattr(text_config, "max_position_embeddings", None)
         self._check_forward(type(model).__name__)
         if config.top_p < 1 or config.top_k:
@@ -98,7 +96,7 @@ class HFSampler:
             StaleWeights: the policy was updated and `sync` was not called.
         """
         prompts = [np.asarray(p, dtype=np.int64) for p in prompts]
-        self._check(prompts, plan, keys)
+        check_request(prompts, plan, keys, self.vocabulary, self.context)
         self.twin.check_fresh()
         if not prompts:
             return []
@@ -147,27 +145,6 @@ class HFSampler:
         difference = np.abs(plain[range(len(plain)), ids[first:]].numpy() - sampled)
         return float((difference / (plain.std(-1).numpy() + 0.01)).mean())
 
-    def _check(self, prompts: list[np.ndarray], plan: ForkPlan, keys: Sequence[tuple[int, ...]]) -> None:
-        if len(keys) != len(prompts):
-            raise SampleError(f"{len(prompts)} prompts and {len(keys)} keys: give one key per prompt")
-        for index, prompt in enumerate(prompts):
-            if prompt.ndim != 1 or prompt.size == 0:
-                raise SampleError(f"prompt {index} has the shape {prompt.shape}: it needs at least one token")
-            if not 0 <= prompt.min() <= prompt.max() < self.vocabulary:
-                raise SampleError(f"prompt {index} has ids outside the model's vocabulary of {self.vocabulary}")
-            if self.context is not None and len(prompt) + plan.max_tokens > self.context:
-                raise SampleError(
-                    f"prompt {index} has {len(prompt)} tokens and the plan adds up to {plan.max_tokens}, more than the "
-                    f"model's context of {self.context}: shorten the prompt or the budgets"
-                )
-
     def table(self, plan: ForkPlan) -> StageTable:
         """The stop conditions of a plan, made once."""
-        if plan not in self._tables:
-            if all(stage.until is None for stage in plan.stages):
-                pieces = [b""] * self.vocabulary
-            else:
-                self._pieces = self._pieces or token_bytes(self._tokenizer, self.vocabulary)
-                pieces = self._pieces
-            self._tables[plan] = StageTable.build(plan, pieces, self.eos_ids)
-        return self._tables[plan]
+        return self._tables(plan)

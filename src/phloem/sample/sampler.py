@@ -13,7 +13,7 @@ from phloem.config import SampleConfig
 from phloem.kinds import PhloemError
 from phloem.tree import Group
 
-__all__ = ["ForkPlan", "SampleError", "Sampler", "Stage"]
+__all__ = ["ForkPlan", "SampleError", "Sampler", "Stage", "check_request"]
 
 
 class SampleError(PhloemError, ValueError):
@@ -111,3 +111,34 @@ class Sampler(Protocol):
     def sync(self) -> None:
         """Takes over the policy's current weights; called after every update."""
         ...
+
+
+def check_request(
+    prompts: Sequence[np.ndarray],
+    plan: ForkPlan,
+    keys: Sequence[tuple[int, ...]],
+    vocabulary: int,
+    context: int | None,
+) -> None:
+    """Makes sure that a call of `sample` can be served.
+
+    Args:
+        prompts, plan, keys: as given to `Sampler.sample`.
+        vocabulary: ids the model knows.
+        context: longest row in tokens; None: no limit.
+
+    Raises:
+        SampleError: what is wrong with which prompt, and the remedy.
+    """
+    if len(keys) != len(prompts):
+        raise SampleError(f"{len(prompts)} prompts and {len(keys)} keys: give one key per prompt")
+    for index, prompt in enumerate(prompts):
+        if prompt.ndim != 1 or prompt.size == 0:
+            raise SampleError(f"prompt {index} has the shape {prompt.shape}: it needs at least one token")
+        if not 0 <= prompt.min() <= prompt.max() < vocabulary:
+            raise SampleError(f"prompt {index} has ids outside the model's vocabulary of {vocabulary}")
+        if context is not None and len(prompt) + plan.max_tokens > context:
+            raise SampleError(
+                f"prompt {index} has {len(prompt)} tokens and the plan adds up to {plan.max_tokens}, more than the "
+                f"model's context of {context}: shorten the prompt or the budgets"
+            )

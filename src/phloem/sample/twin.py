@@ -18,7 +18,7 @@ from phloem.kinds import PhloemError
 from phloem.sample.sampler import SampleError
 from phloem.sample.slots import ATTENTION
 
-__all__ = ["StaleWeights", "Twin", "cache_argument"]
+__all__ = ["StaleWeights", "Twin", "cache_argument", "fingerprint"]
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _PROBES = 64
@@ -85,7 +85,7 @@ class Twin:
         self.model.config._attn_implementation = ATTENTION
         self.model.eval()
         self._pairs = list(zip(parameters, self.model.parameters(), strict=True))
-        self._seen = _fingerprint(parameters)
+        self._seen = fingerprint(parameters)
 
     def _linked(self) -> bool:
         """Whether the policy still has the parameters this twin was built on."""
@@ -104,10 +104,10 @@ class Twin:
             with torch.no_grad():
                 for source, own in self._pairs:
                     own.copy_(source)
-            wanted = _fingerprint(source.to(own.dtype) for source, own in self._pairs)
-            if not torch.equal(wanted, _fingerprint(own for _, own in self._pairs)):
+            wanted = fingerprint(source.to(own.dtype) for source, own in self._pairs)
+            if not torch.equal(wanted, fingerprint(own for _, own in self._pairs)):
                 raise StaleWeights("the sampler's copy did not take the policy's weights")
-        self._seen = _fingerprint(source for source, _ in self._pairs)
+        self._seen = fingerprint(source for source, _ in self._pairs)
         self.version += 1
 
     def check_fresh(self) -> None:
@@ -116,7 +116,7 @@ class Twin:
         Raises:
             StaleWeights: the policy changed since the last `sync`.
         """
-        stale = self.copies and not torch.equal(self._seen, _fingerprint(source for source, _ in self._pairs))
+        stale = self.copies and not torch.equal(self._seen, fingerprint(source for source, _ in self._pairs))
         if stale or not self._linked():
             raise StaleWeights(
                 "the policy's weights changed since the last sync(): call sampler.sync() after an update"
@@ -131,7 +131,7 @@ class Twin:
             self.model.config._attn_implementation = ATTENTION
 
 
-def _fingerprint(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
+def fingerprint(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
     """A few entries of each tensor, spread evenly."""
     parts = [p.detach().flatten()[:: max(1, p.numel() // _PROBES)] for p in parameters]
     return torch.cat([part.double().cpu() for part in parts])

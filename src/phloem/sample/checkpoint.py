@@ -1,0 +1,75 @@
+"""A policy's weights under the names of its checkpoint, adapters merged.
+
+Adapters are merged into what is pushed, and the policy itself is left alone. An engine's own adapters would be the
+other way: they have kernels, ranks and target modules of their own, and a prefix cache keyed by the adapter's name,
+which is the same after an update. Merged weights take the path of a full model, and the engine computes what the
+trainer's forward computes up to rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers.core_model_loading import revert_weight_conversion
+
+from phloem.sample.sampler import SampleError
+
+__all__ = ["base_model", "checkpoint_tensors"]
+
+
+def base_model(policy: Any) -> Any:
+    """The transformers model inside a peft model, or the model itself."""
+    return policy.get_base_model() if hasattr(policy, "get_base_model") else policy
+
+
+def checkpoint_tensors(policy: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Names and tensors as `save_pretrained` of the merged model would write them; tied tensors once.
+
+    Tensors of layers without adapters are the policy's own storage: copy them before they are kept.
+
+    Raises:
+        SampleError: adapters that cannot be merged, by name.
+    """
+    model = base_model(policy)
+    merged = dict(_merged(model))
+    state: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict().items():
+        owner = next((prefix for prefix in _prefixes(name) if prefix in merged), None)
+        if owner is None and tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            state[name] = tensor
+    for prefix, tensors in merged.items():
+        state |= {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+    yield from revert_weight_conversion(model, state).items()
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """The modules that hold a tensor, innermost first."""
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+@torch.no_grad()
+def _merged(model: Any) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+    """Module names and tensors of every layer that peft wraps, as they are without the wrapper."""
+    wrapped = {name: module for name, module in model.named_modules() if type(module).__module__.startswith("peft.")}
+    outer = {n: m for n, m in wrapped.items() if not any(prefix in wrapped for prefix in _prefixes(n))}
+    for name, module in outer.items():
+        if hasattr(module, "merge") and hasattr(module, "get_base_layer"):
+            # In float32, so that the sum is rounded once: by the engine, to its own dtype.
+            alone = copy.deepcopy(module).float()
+            if not alone.merged:
+                alone.merge()
+            yield name, dict(alone.get_base_layer().state_dict())
+        elif hasattr(module, "modules_to_save"):
+            yield name, dict(module.modules_to_save[module.active_adapters[0]].state_dict())
+        else:
+            raise SampleError(
+                f"{name} is a {type(module).__name__} of peft, which cannot be merged into the pushed weights: use "
+                "sample.engine hf, or adapters that merge (LoRA)"
+            )
