@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import peft
 import torch
 from transformers import (
     Gemma3ForCausalLM,
@@ -50,6 +51,18 @@ def tiny_model(kind: str, dtype: torch.dtype = torch.float32, seed: int = 0, **o
         if "norm" in name or "ln_" in name or name.endswith("bias"):
             parameter.data.add_(0.1 * torch.randn_like(parameter))
     return model.to(dtype)
+
+
+def adapted_model(kind: str = "llama", model: Any = None, **settings: Any) -> Any:
+    """A tiny model with LoRA adapters that are not zero; `settings` go to peft's config."""
+    torch.manual_seed(0)
+    targets: dict[str, Any] = {"target_modules": "all-linear", "r": 3, "lora_alpha": 8, "task_type": "CAUSAL_LM"}
+    adapted = peft.get_peft_model(model or tiny_model(kind), peft.LoraConfig(**(targets | settings)))
+    with torch.no_grad():
+        for p in adapted.parameters():
+            if p.requires_grad:
+                p.add_(0.1 * torch.randn_like(p))
+    return adapted
 
 
 def _build(kind: str, overrides: dict[str, Any]) -> PreTrainedModel:

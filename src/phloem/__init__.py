@@ -26,6 +26,7 @@ from phloem.config import (
     SampleConfig,
     TaskConfig,
     TrainConfig,
+    VLLMConfig,
 )
 from phloem.evaluate_config import EvaluateConfig
 from phloem.kinds import ConfigError, PhloemError
@@ -46,6 +47,7 @@ __all__ = [
     "SampleConfig",
     "TaskConfig",
     "TrainConfig",
+    "VLLMConfig",
     "load_config",
     "presets",
     "to_yaml",

@@ -28,6 +28,7 @@ __all__ = [
     "SampleConfig",
     "TaskConfig",
     "TrainConfig",
+    "VLLMConfig",
 ]
 
 
@@ -108,6 +109,28 @@ class ColdStartConfig:
 
 
 @dataclass(frozen=True)
+class VLLMConfig:
+    """Read by `sample.engine` vllm or vllm-server alone, as each says."""
+
+    cache_gib: float = 2.0
+    """vllm: memory for keys and values, in GiB."""
+    max_model_len: int | None = None
+    """vllm: longest row in tokens; null: the model's context, or what fits in `cache_gib`."""
+    url: str = "http://127.0.0.1:8000"
+    """vllm-server: where `vllm serve` listens."""
+    weights_folder: str | None = None
+    """vllm-server: a folder that the server sees too, for weights on their way; null: the temporary folder."""
+    timeout: float = 600.0
+    """vllm-server: seconds to wait for one answer."""
+
+    def __post_init__(self) -> None:
+        _check_types(self, "sample.vllm")
+        _at_least("sample.vllm", {"max_model_len": (self.max_model_len, 2)})
+        _require(self.cache_gib > 0, f"sample.vllm.cache_gib is {self.cache_gib}; it must be positive")
+        _require(self.timeout > 0, f"sample.vllm.timeout is {self.timeout}; it must be positive")
+
+
+@dataclass(frozen=True)
 class SampleConfig:
     """The shape of a group and how its tokens are drawn.
 
@@ -130,7 +153,10 @@ class SampleConfig:
     max_rows: int = 128
     """Rows decoded at a time."""
     dtype: Literal["model", "float32", "bfloat16"] = "model"
-    """Of the sampler's copy of the weights; `model` shares the trainer's weights."""
+    """Of the sampler's copy of the weights; `model`: the trainer's, which `engine: hf` then shares."""
+    engine: Literal["hf", "vllm", "vllm-server"] = "hf"
+    """transformers on the trainer's weights, vLLM in this process, or a server (`docs/sampling-vllm.md`)."""
+    vllm: VLLMConfig = field(default_factory=VLLMConfig)
 
     def __post_init__(self) -> None:
         _check_types(self, "sample")
@@ -148,6 +174,28 @@ class SampleConfig:
         _require(self.temperature > 0, f"sample.temperature is {self.temperature}; it must be positive")
         _require(0 < self.top_p <= 1, f"sample.top_p is {self.top_p}; it must be in (0, 1]")
         _require(self.fork_at != "" or self.answers == 1, "sample.fork_at is empty; answers > 1 need a closing tag")
+        if self.engine != "hf":
+            self._check_vllm()
+
+    def _check_vllm(self) -> None:
+        _require(
+            self.temperature >= 0.01,
+            f"sample.temperature is {self.temperature}; sample.engine {self.engine} samples at 0.01 or above",
+        )
+        _require(
+            self.whole_distribution or self.temperature == 1,
+            f"sample.engine {self.engine} reports logprobs of the whole distribution with top_p < 1 or top_k > 0 only "
+            "at temperature 1: set sample.temperature 1, drop top_p and top_k, or use sample.engine hf",
+        )
+        _require(
+            self.engine == "vllm" or self.dtype == "model",
+            f"sample.dtype is {self.dtype} and sample.engine {self.engine}: the server chooses (vllm serve --dtype)",
+        )
+
+    @property
+    def whole_distribution(self) -> bool:
+        """Whether tokens are drawn from the whole distribution, neither top-p nor top-k cutting it."""
+        return self.top_p == 1 and self.top_k == 0
 
     @property
     def max_completion_tokens(self) -> int:

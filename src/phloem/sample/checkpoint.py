@@ -19,6 +19,8 @@ from phloem.sample.sampler import SampleError
 
 __all__ = ["base_model", "checkpoint_tensors"]
 
+_UNMERGED = "it cannot be merged into the pushed weights; use sample.engine hf, or adapters that merge (LoRA)"
+
 
 def base_model(policy: Any) -> Any:
     """The transformers model inside a peft model, or the model itself."""
@@ -33,6 +35,9 @@ def checkpoint_tensors(policy: Any) -> Iterator[tuple[str, torch.Tensor]]:
     Raises:
         SampleError: adapters that cannot be merged, by name.
     """
+    for name, adapter in getattr(policy, "peft_config", {}).items():
+        if adapter.is_prompt_learning:
+            raise SampleError(f"the adapter {name!r} is a {type(adapter).__name__}: {_UNMERGED}")
     model = base_model(policy)
     merged = dict(_merged(model))
     state: dict[str, torch.Tensor] = {}
@@ -69,7 +74,4 @@ def _merged(model: Any) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
         elif hasattr(module, "modules_to_save"):
             yield name, dict(module.modules_to_save[module.active_adapters[0]].state_dict())
         else:
-            raise SampleError(
-                f"{name} is a {type(module).__name__} of peft, which cannot be merged into the pushed weights: use "
-                "sample.engine hf, or adapters that merge (LoRA)"
-            )
+            raise SampleError(f"{name} is a {type(module).__name__} of peft: {_UNMERGED}")

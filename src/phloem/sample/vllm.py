@@ -101,7 +101,9 @@ class VLLMSampler:
         prompts = [np.asarray(p, dtype=np.int64) for p in prompts]
         check_request(prompts, plan, keys, self.vocabulary, self.engine.context)
         if not torch.equal(self._pushed, fingerprint(self._policy.parameters())):
-            raise StaleWeights("the policy's weights changed since the last sync(): call sampler.sync() after an update")
+            raise StaleWeights(
+                "the policy's weights changed since the last sync(): call sampler.sync() after an update"
+            )
         return grow(self.engine, self._tables(plan), prompts, self.seed, keys)
 
     def _push(self) -> None:

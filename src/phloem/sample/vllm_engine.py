@@ -51,19 +51,20 @@ class LocalEngine:
             os.environ.setdefault(name, value)
         if os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] != "0":
             raise SampleError("VLLM_ENABLE_V1_MULTIPROCESSING is set: sample.engine vllm needs it to be 0 or unset")
-        import vllm
+        from vllm import LLM, SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
         self._config, self._eos_ids = config, list(eos_ids)
-        self._params, self._kind = vllm.SamplingParams, vllm.sampling_params.RequestOutputKind
+        self._params, self._final = SamplingParams, RequestOutputKind.FINAL_ONLY
         device = next(policy.parameters()).device.type
         with tempfile.TemporaryDirectory(prefix="phloem-vllm-") as folder, _own_state():
             _write_folder(policy, tokenizer, Path(folder))
             try:
-                self._llm: Any = vllm.LLM(
+                self._llm: Any = LLM(
                     model=folder,
                     load_format="dummy",
                     generation_config="vllm",
-                    dtype=_dtype(policy, config),
+                    dtype=_dtype(policy, config),  # pyright: ignore[reportArgumentType]
                     max_model_len=config.vllm.max_model_len or -1,
                     max_num_seqs=config.max_rows,
                     kv_cache_memory_bytes=int(config.vllm.cache_gib * 2**30),
@@ -138,7 +139,7 @@ class LocalEngine:
             detokenize=request.until is not None,
             skip_special_tokens=False,
             spaces_between_special_tokens=False,
-            output_kind=self._kind.FINAL_ONLY,
+            output_kind=self._final,
         )
 
 
@@ -167,13 +168,14 @@ def _write_folder(policy: Any, tokenizer: Any, folder: Path) -> None:
 @contextmanager
 def _own_state() -> Iterator[None]:
     """Keeps vLLM's seeding, draws and thread settings away from the trainer in this process."""
-    python, numpy_state, set_num_threads = random.getstate(), np.random.get_state(), torch.set_num_threads
+    python, set_num_threads = random.getstate(), torch.set_num_threads
+    legacy = np.random.get_state()  # noqa: NPY002  # the one that vLLM seeds
     with torch.random.fork_rng():
         try:
             yield
         finally:
             random.setstate(python)
-            np.random.set_state(numpy_state)
+            np.random.set_state(legacy)  # noqa: NPY002
             torch.set_num_threads = set_num_threads
 
 

@@ -53,7 +53,12 @@ class ServerEngine:
         Raises:
             SampleError: the server does not take weights, or kept its cache.
         """
-        with tempfile.TemporaryDirectory(prefix="phloem-weights-", dir=self._config.vllm.weights_folder) as folder:
+        parent = self._config.vllm.weights_folder
+        if parent is not None and not Path(parent).is_dir():
+            raise SampleError(
+                f"sample.vllm.weights_folder {parent} is no folder: make it, where the server sees it too"
+            )
+        with tempfile.TemporaryDirectory(prefix="phloem-weights-", dir=parent) as folder:
             _write(tensors, Path(folder))
             self._control("/collective_rpc", {"method": "receive_weights", "args": [folder]})
         if not self._control("/reset_prefix_cache", {}).get("success"):
@@ -147,8 +152,10 @@ def _reaching(url: str) -> Iterator[None]:
         yield
     except HTTPError as error:
         raise SampleError(f"{url} answered {error.code}: {error.read().decode(errors='replace')[:500]}") from error
-    except (URLError, HTTPException, OSError) as error:
-        raise SampleError(f"no answer from {url} ({error}): start `vllm serve`, or set sample.vllm.url") from error
+    except (URLError, HTTPException, OSError, ValueError) as error:
+        raise SampleError(
+            f"no answer from {url} ({error}): start `vllm serve` (docs/sampling-vllm.md), or set sample.vllm.url"
+        ) from error
 
 
 def _write(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path) -> None:

@@ -25,7 +25,7 @@ from phloem.config import ConfigError, TrainConfig
 from phloem.evaluate.held_out import Gain, HeldOut, paired_gain
 from phloem.kinds import PhloemError
 from phloem.loss import LossSums
-from phloem.sample import ForkPlan, HFSampler, Sampler
+from phloem.sample import ForkPlan, Sampler, check_engine, make_sampler
 from phloem.tasks.enough import require_enough
 from phloem.tasks.task import Example, Task
 from phloem.train.alarms import Alarms
@@ -93,6 +93,7 @@ def train(config: TrainConfig, task: Task | None = None) -> RunResult:
     task = tasks.get(config.task, config.run.seed) if task is None else task
     if idle is not None:
         config = replace(config, task=replace(config.task, name=task.name))
+    check_engine(config.sample)
     require_enough(task, config)
     folder, view = RunFolder(config), View(config.run.view)
     try:
@@ -193,7 +194,7 @@ class _Trainer:
         config = policy.config
         self.policy, self.task, self.objective, self.config = policy, task, objective, config
         self.folder, self.view = folder, view
-        self.sampler: Sampler = HFSampler(
+        self.sampler: Sampler = make_sampler(
             policy.model, policy.tokenizer, config.sample, eos_ids=policy.end_ids, seed=config.run.seed
         )
         self.plan = ForkPlan.from_config(config.sample)
