@@ -24,6 +24,13 @@ from phloem.train import RunResult, train
 ALPHABET = "".join(sorted({*"abcdefgh</>?", *"user\nassistant", "Ċ"}))
 HEADS_OF_32 = {"hidden_size": 128, "intermediate_size": 128}
 """A shape that vLLM's kernels on CPUs take."""
+SHAPE: dict[str, Any] = {
+    "thoughts": 4,
+    "answers": 2,
+    "fork_at": "<",
+    "thought_tokens": 6,
+    "answer_tokens": 4,
+}
 
 
 def letters_run(folder: Path, sample: dict[str, Any], kind: str = "llama-tied", **model: Any) -> RunResult:
@@ -35,10 +42,12 @@ def letters_run(folder: Path, sample: dict[str, Any], kind: str = "llama-tied", 
     problems = [Example(str(n), "abcdefgh"[n], "a") for n in range(8)]
     config = TrainConfig(
         model=ModelConfig(path=str(folder / "model"), **model),
-        sample=SampleConfig(**({"thoughts": 4, "answers": 2, "fork_at": "<", "thought_tokens": 6} | sample)),
+        sample=SampleConfig(
+            **({"thoughts": 4, "answers": 2, "fork_at": "<", "thought_tokens": 6, "answer_tokens": 4} | sample)
+        ),
         credit=CreditConfig(preset="grpo-ma"),
-        optim=OptimConfig(steps=10, prompts_per_step=4, lr=3e-3),
-        evaluation=EvaluationConfig(prompts=8, samples=4),
+        optim=OptimConfig(steps=10, prompts_per_step=4, lr=1e-3),
+        evaluation=EvaluationConfig(prompts=8, samples=2),
         run=RunConfig(folder=str(folder / "run"), view="none", save_model=False),
     )
     return train(config, ExampleTask("letters", problems, problems, reward=share_of_a))
@@ -46,6 +55,11 @@ def letters_run(folder: Path, sample: dict[str, Any], kind: str = "llama-tied", 
 
 def share_of_a(completion: str, answer: Any, row: Any) -> float:
     return completion.count("a") / max(1, len(completion))
+
+
+def gaps(result: RunResult) -> list[float]:
+    """The gap of each training step that trained something."""
+    return [step["gap"] for step in steps(result) if step["gap"] is not None]
 
 
 def steps(result: RunResult) -> list[dict[str, Any]]:

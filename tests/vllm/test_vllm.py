@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 import torch
-from letters_run import HEADS_OF_32, letters_run, steps
+from letters_run import HEADS_OF_32, gaps, letters_run, steps
 from tiny_models import adapted_model, tiny_model
 from tiny_tokenizers import byte_level
 
@@ -155,7 +155,7 @@ def test_a_run_of_ten_steps_learns(tmp_path, lora):
     result = letters_run(tmp_path, LOCAL, lora=lora)
     assert result.gain is not None
     assert len(steps(result)) == 10
-    assert max(step["gap"] for step in steps(result)) < FLOAT32
+    assert max(gaps(result)) < FLOAT32
     assert result.gain.low > 0, f"reward {result.before} -> {result.after}"
 
 
@@ -253,6 +253,6 @@ def test_a_run_with_a_server_and_adapters(server, tmp_path):
 
 
 def test_a_server_must_take_weights(folder):
-    with serving(folder) as url:
-        with pytest.raises(SampleError, match=r"--worker-extension-cls phloem\.sample\.vllm_worker\.WeightReceiver"):
-            sampler(policy(), engine="vllm-server", vllm=VLLMConfig(url=url))
+    message = r"--worker-extension-cls phloem\.sample\.vllm_worker\.WeightReceiver"
+    with serving(folder) as url, pytest.raises(SampleError, match=message):
+        sampler(policy(), engine="vllm-server", vllm=VLLMConfig(url=url))
