@@ -24,7 +24,7 @@ TOKENIZER = byte_level(alphabet="abck<>/x")
 SIZE = len(TOKENIZER)
 EOS = (1, 3)
 PROMPTS, KEYS = [np.array([0, 5, 6, 7]), np.array([4, 9])], [(7, 0), (7, 1)]
-PLAN = ForkPlan((Stage(4, 8, "x"), Stage(3, 5)))
+PLAN = ForkPlan((Stage(4, 5, "x"), Stage(3, 4)))
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def test_groups_have_the_plans_shape_and_the_policys_logprobs(temperature):
     model = policy()
     own = sampler(model, temperature=temperature)
     finishes = set()
-    for group in own.sample(PROMPTS * 4, PLAN, [(7, i) for i in range(8)]):
+    for group in own.sample(PROMPTS * 6, PLAN, [(7, i) for i in range(12)]):
         children = np.bincount([s.parent for s in group.segments if s.parent is not None], minlength=99)
         for index, (segment, level) in enumerate(zip(group.segments, group.levels_S, strict=True)):
             finishes.add((int(level), segment.finish))

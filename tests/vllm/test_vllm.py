@@ -31,7 +31,7 @@ TOKENIZER = byte_level(alphabet="abck<>/x")
 SIZE = len(TOKENIZER)
 EOS = (1, 3)
 PROMPTS, KEYS = [np.array([0, 5, 6, 7] * 5), np.array([4, 9])], [(7, 0), (7, 1)]
-PLAN = ForkPlan((Stage(4, 8, "x"), Stage(3, 5)))
+PLAN = ForkPlan((Stage(4, 5, "x"), Stage(3, 4)))
 LOCAL = {"engine": "vllm", "vllm": VLLMConfig(cache_gib=0.05)}
 FLOAT32 = 1e-4
 """Nats between two forwards of the same float32 weights."""
