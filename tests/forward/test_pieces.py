@@ -46,6 +46,7 @@ def two_levels(prompt: int, thought: int, answer: int) -> PrefixTree:
         (5000, [4850], 0, 0),  # 50 + 4 x (1000 + 4 x 50): whole
         (2400, [50, 2400, 2400], 50, 50),  # the prompt, then thoughts with their answers, two by two
         (1200, [50, *[1200] * 4], 50, 50),
+        (1100, [50, *[100, 1100] * 4], 50 + 4 * 100, 150),  # no more is computed twice than does not fit
         (600, [50, *[600, 600] * 4], 50 + 4 * 600, 650),  # the rest of a thought goes with its answers
     ],
 )
@@ -60,5 +61,5 @@ def test_whole_subtrees_are_kept_together(budget: int, sizes: list[int], twice: 
 def test_a_chain_computes_its_last_piece_once() -> None:
     tree = PrefixTree.from_rollouts(np.arange(10), [np.arange(15)])
     pieces = cut_into_pieces(tree, 10)
-    assert pieces == [Piece(0, 10, 25), Piece(10, 20, 25), Piece(20, 25, 25)]
-    assert recomputed(pieces) == 20
+    assert pieces == [Piece(0, 10, 25), Piece(10, 15, 25), Piece(15, 25, 25)]
+    assert recomputed(pieces) == 15

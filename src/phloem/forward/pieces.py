@@ -31,13 +31,13 @@ class Piece:
 
 
 def cut_into_pieces(tree: PrefixTree, budget: int) -> list[Piece]:
-    """Pieces of at most `budget` tokens, in pre-order; as few inner ones as whole subtrees allow."""
+    """Pieces of at most `budget` tokens, in pre-order; an inner one ends where what lies below it fits in one piece."""
     pieces: list[Piece] = []
     start = 0
     while start < len(tree):
         end = int(tree.end_T[start])
         if end - start > budget:
-            stop = min(int(tree.node_start[tree.node_T[start] + 1]), start + budget)
+            stop = min(int(tree.node_start[tree.node_T[start] + 1]), start + budget, end - budget)
         else:
             while end < len(tree) and tree.parent_T[end] == tree.parent_T[start] and tree.end_T[end] - start <= budget:
                 end = int(tree.end_T[end])
