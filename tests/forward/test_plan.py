@@ -3,7 +3,15 @@
 import pytest
 from tiny_models import tiny_model
 
-from phloem.forward.plan import ModelSize, flop_ceiling, row_flops, tree_flops
+from phloem.forward.plan import (
+    ModelSize,
+    choose_engine,
+    flop_ceiling,
+    plan_update,
+    row_flops,
+    tree_flops,
+    tree_of_shape,
+)
 from phloem.tree import PrefixTree
 
 pytestmark = pytest.mark.model
@@ -33,3 +41,44 @@ def test_flops_by_hand() -> None:
 def test_nothing_shared_nothing_saved() -> None:
     tree = PrefixTree.from_rollouts([0, 0], [[1, 2, 3]])
     assert flop_ceiling(ModelSize(1000, 100, 10, (None,)), [tree]) == 1.0
+
+
+def test_frozen_parameters_need_no_gradient_of_their_own() -> None:
+    model = tiny_model("llama")
+    whole = ModelSize.of(model)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    frozen = ModelSize.of(model)
+    assert (frozen.frozen, frozen.frozen_head) == (whole.body, whole.head)
+    tree = PrefixTree.from_rollouts([0, 0], [[1]])
+    pairs = 12 * whole.features * 2 * (1 + 2 + 3)
+    assert tree_flops(whole, [tree]) - tree_flops(frozen, [tree]) == 2 * (3 * whole.body + whole.head)
+    assert tree_flops(frozen, [tree]) == 4 * (3 * whole.body + whole.head) + pairs
+
+
+SIZE = ModelSize(body=10**6, head=10**5, features=64, windows=(None,) * 4)
+
+
+@pytest.mark.parametrize(("shape", "ratio"), [((50, 250, 50, 4, 4), 5600 / 1850), ((1024, 0, 128, 8, 1), 4.5)])
+def test_a_plan_from_lengths(shape: tuple[int, ...], ratio: float) -> None:
+    tree = tree_of_shape(*shape) if shape[1] else tree_of_shape(shape[0], shape[2], 0, shape[3], 1)
+    plan = plan_update(SIZE, [tree, tree, tree], "paths", 4096)
+    assert plan.token_ratio == pytest.approx(ratio)
+    assert plan.ceiling == flop_ceiling(SIZE, [tree])
+    assert (plan.packs, plan.deep, plan.repeated) == (2, 0, 0)
+    assert f"token ratio {ratio:.2f}, at most {plan.ceiling:.2f} times as fast as rows; packs of up" in str(plan)
+
+
+def test_a_plan_names_trees_over_the_budget_and_what_they_repeat() -> None:
+    small, large = tree_of_shape(50, 50, 10, 2, 2), tree_of_shape(50, 1000, 50, 4, 4)
+    plan = plan_update(SIZE, [small, large], "paths", 1200)
+    assert (plan.packs, plan.deep) == (1, 1)
+    prompt = 6 * SIZE.body * 50 + 12 * SIZE.features * 4 * 50 * 51 / 2
+    assert plan.repeated == pytest.approx(prompt / 3 / tree_flops(SIZE, [small, large]))
+    assert str(plan).endswith("trees over 1,200 tokens: 1, depth first, which repeats 0.2% of the work")
+    tight = plan_update(SIZE, [large], "paths", 300)
+    assert str(tight).endswith(f"repeats {tight.repeated:.1%} of the work; raise optim.pack_tokens if memory allows")
+
+
+def test_auto_takes_the_engine_of_the_device() -> None:
+    assert [choose_engine(device) for device in ("cpu", "cuda", "mps")] == ["paths", "flex", "paths"]

@@ -21,6 +21,7 @@ from phloem.forward.dfs import bounded_logprobs
 from phloem.forward.features import CannotServe, declared_windows, refuse, silence
 from phloem.forward.logprobs import Logprobs, logprobs
 from phloem.forward.pack import Pack, pack
+from phloem.forward.plan import choose_engine
 from phloem.forward.rows import Row, logprobs_of_rows
 from phloem.forward.split import causal_lm
 from phloem.tree.rollout import Group, Segment
@@ -68,7 +69,7 @@ def prepare(
     taken = next((name for name in ENGINES if before == attention_name(name)), None)
     if taken is not None and engine not in ("auto", taken):
         raise ValueError(f"the model runs on {taken} and keeps it for its life: load it again for {engine}")
-    chosen = taken or (engine if engine != "auto" else ("flex" if whole.device.type == "cuda" else "paths"))
+    chosen = taken or (engine if engine != "auto" else choose_engine(whole.device.type))
     if chosen == "flex":
         flex.refuse_device(whole.device)
     for line in silence(model):

@@ -1,0 +1,95 @@
+"""How near updates come to what sharing and the machine allow; every figure stands in docs/metrics.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from phloem.config import TrainConfig
+from phloem.forward.plan import ModelSize, UpdatePlan, plan_update, row_flops, tree_flops, tree_of_shape
+from phloem.forward.rate import matmul_rate, rows_rate, synchronise
+from phloem.train.policy import Policy
+from phloem.train.step import Batch
+
+__all__ = ["Speed", "expected_plan"]
+
+
+def expected_plan(policy: Policy, prompt_length: int) -> UpdatePlan:
+    """How a step would run whose rollouts all use their whole budgets, after prompts of this length."""
+    config = policy.config
+    sample, optim = config.sample, config.optim
+    if sample.answers == 1:
+        tree = tree_of_shape(prompt_length, sample.max_completion_tokens, 0, sample.thoughts, 1)
+    else:
+        tree = tree_of_shape(
+            prompt_length, sample.thought_tokens, sample.answer_tokens, sample.thoughts, sample.answers
+        )
+    trees = [tree] * optim.prompts_per_step
+    return plan_update(ModelSize.of(policy.model), trees, policy.engine, optim.pack_tokens)
+
+
+def matmul_dtype(config: TrainConfig) -> torch.dtype:
+    """The dtype in which a run's training forward multiplies matrices."""
+    return torch.bfloat16 if config.model.autocast else getattr(torch, config.model.dtype)
+
+
+class Speed:
+    """Times forwards and backwards of a run's updates.
+
+    Attributes:
+        peak: measured rate of matrix products in the run's dtype, FLOPs per second.
+        rows: measured rate of the rows' forward and backward, FLOPs per second; NaN until it is known.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.size = ModelSize.of(policy.model)
+        self.peak = matmul_rate(policy.device, matmul_dtype(policy.config))
+        self.rows = float("nan")
+        self._asked = False
+        self._seconds, self._updates = 0.0, 0
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Around the forward and backward of one update."""
+        synchronise(self.policy.device)
+        start = perf_counter()
+        yield
+        synchronise(self.policy.device)
+        self._seconds += perf_counter() - start
+        self._updates += 1
+
+    def compare_with_rows(self, batch: Batch) -> None:
+        """Measures the rows' rate on rollouts of a batch, the first time it is asked, if the run wants it.
+
+        To be called between updates, in the model's training mode: it leaves no gradient behind.
+        """
+        config = self.policy.config
+        if self._asked or not config.run.time_rows:
+            return
+        self._asked = True
+        groups = [tree.group for part in batch.packs for tree in part.pack.trees]
+        budget = config.optim.pack_tokens
+        self.rows = rows_rate(self.policy.model, groups, self.policy, self.size, config.sample.temperature, budget)
+
+    def figures(self, batch: Batch) -> dict[str, float]:
+        """Of the updates timed since the last call; NaN where nothing was trained."""
+        trees = [tree for part in batch.packs for tree in part.pack.trees]
+        seconds, updates = self._seconds, self._updates
+        self._seconds, self._updates = 0.0, 0
+        if not trees or not updates:
+            keys = ("flop_ceiling", "ceiling_share", "distinct_per_second", "mfu", "seconds/passes")
+            return dict.fromkeys(keys, float("nan"))
+        flops = tree_flops(self.size, trees)
+        rate = updates * flops / seconds
+        return {
+            "flop_ceiling": row_flops(self.size, trees) / flops,
+            "ceiling_share": rate / self.rows,
+            "distinct_per_second": updates * float(np.sum([len(tree) for tree in trees])) / seconds,
+            "mfu": rate / self.peak,
+            "seconds/passes": seconds,
+        }
