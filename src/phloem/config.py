@@ -334,6 +334,8 @@ class RunConfig:
     save_model: bool = True
     threads: int | None = None
     """CPU threads of torch; null: torch's choice."""
+    time_rows: bool = True
+    """At the first update, time a micro-batch of its rollouts as rows twice, for the metric `ceiling_share`."""
 
     def __post_init__(self) -> None:
         _check_types(self, "run")

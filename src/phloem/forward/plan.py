@@ -142,8 +142,8 @@ class UpdatePlan:
 
     def __str__(self) -> str:
         line = (
-            f"tree attention {self.engine}: {self.tree_tokens:,} tree tokens for {self.row_tokens:,} of rows, token "
-            f"ratio {self.token_ratio:.2f}, at most {self.ceiling:.2f} times as fast as rows; "
+            f"{self.tree_tokens:,} tree tokens on {self.engine} for {self.row_tokens:,} of rows, token ratio "
+            f"{self.token_ratio:.2f}, at most {self.ceiling:.2f} times as fast as rows; "
         )
         if self.packs:
             line += f"packs of up to {self.pack_tokens:,} tokens: {self.packs}"
@@ -183,10 +183,12 @@ def _repeated_flops(size: ModelSize, tree: PrefixTree, budget: int) -> float:
 
 def tree_of_shape(prompt: int, thought: int, answer: int, thoughts: int, answers: int) -> PrefixTree:
     """A tree of `thoughts` x `answers` rollouts of these lengths, in tokens, that share nothing by accident."""
-    fresh = iter(range(thoughts * (thought + answers * answer)))
+    first = 0
 
     def segment(length: int, parent: int | None) -> Segment:
-        return Segment(np.fromiter(fresh, dtype=np.int64, count=length), parent)
+        nonlocal first
+        first += length
+        return Segment(np.arange(first - length, first), parent)
 
     segments = [segment(thought, None) for _ in range(thoughts)]
     segments += [segment(answer, k) for k in range(thoughts) for _ in range(answers)] if answer else []

@@ -37,6 +37,7 @@ from phloem.train.policy import Policy
 from phloem.train.report import report
 from phloem.train.schedule import rate_factor
 from phloem.train.shaping import shaped
+from phloem.train.speed import Speed, expected_plan
 from phloem.train.step import Batch, Objective, Reference, make_batch, update
 from phloem.train.unchanged import why_unchanged
 from phloem.train.view import View
@@ -107,6 +108,7 @@ def train(config: TrainConfig, task: Task | None = None) -> RunResult:
             f"{policy.device}, tree attention {policy.engine!r}"
         )
         _check_prompts(policy, task)
+        view.say(f"at full lengths: {expected_plan(policy, task)}")
         _cold_start(policy, task, folder, view)
         trainer = _Trainer(policy, task, objective, folder, view)
         before = trainer.evaluate(0, config.evaluation.prompts, "held-out before")
@@ -199,6 +201,7 @@ class _Trainer:
         )
         self.plan = ForkPlan.from_config(config.sample)
         self.evaluate = Evaluator(policy, task, self.sampler, folder, view, HELD_OUT)
+        self.speed = Speed(policy)
         self.reference = Reference(policy.model) if objective.rule.beta > 0 else None
         optimiser = torch.optim.AdamW(
             policy.trained, lr=config.optim.lr, betas=config.optim.betas, weight_decay=config.optim.weight_decay
@@ -253,7 +256,7 @@ class _Trainer:
         described = zip(examples, groups, batch.credits, verdicts, strict=True)
         self.folder.rollouts([group_record(step, e, g, c, v, self.policy.raw_text) for e, g, c, v in described])
         figures = step_metrics(groups, len(self.plan.stages), verdicts, batch, sums, norms)
-        return {"kind": "train", "step": step, **figures, "lr": rate, **clock.seconds()}
+        return {"kind": "train", "step": step, **figures, "lr": rate, **self.speed.figures(batch), **clock.seconds()}
 
     def _update(self, batch: Batch, step: int) -> tuple[Batch, LossSums, list[float]]:
         """The step's optimiser updates; none if no group has anything to train."""
@@ -265,11 +268,13 @@ class _Trainer:
         if self.reference is not None:
             batch = self.reference.fill(model, batch, self.objective, self.policy)
         for _ in range(self.config.optim.updates_per_step):
-            batch, sums = update(model, batch, self.objective, self.policy)
+            with self.speed.timed():
+                batch, sums = update(model, batch, self.objective, self.policy)
             norms.append(self._clip_gradient(step))
             self.optimiser.step()
             self._advance_schedule(1)
             self.optimiser.zero_grad(set_to_none=True)
+        self.speed.compare_with_rows(batch)
         model.eval()
         self.sampler.sync()
         return batch, sums, norms

@@ -12,16 +12,20 @@ import torch
 from phloem.config import TrainConfig
 from phloem.forward.plan import ModelSize, UpdatePlan, plan_update, row_flops, tree_flops, tree_of_shape
 from phloem.forward.rate import matmul_rate, rows_rate, synchronise
+from phloem.tasks.task import Task
 from phloem.train.policy import Policy
 from phloem.train.step import Batch
 
 __all__ = ["Speed", "expected_plan"]
 
+PROMPTS = 32
+"""Prompts whose lengths are looked at for the expected plan."""
 
-def expected_plan(policy: Policy, prompt_length: int) -> UpdatePlan:
-    """How a step would run whose rollouts all use their whole budgets, after prompts of this length."""
-    config = policy.config
-    sample, optim = config.sample, config.optim
+
+def expected_plan(policy: Policy, task: Task) -> UpdatePlan:
+    """How a step would run whose rollouts all use their whole budgets, after prompts of the usual length."""
+    sample, optim = policy.config.sample, policy.config.optim
+    prompt_length = round(np.median([len(policy.prompt_ids(example)) for example in task.train[:PROMPTS]]))
     if sample.answers == 1:
         tree = tree_of_shape(prompt_length, sample.max_completion_tokens, 0, sample.thoughts, 1)
     else:
