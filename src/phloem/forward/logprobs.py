@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import nn
 
 from phloem.forward.attention import ENGINES, attention_name, pack_arguments
-from phloem.forward.head import Targets, head_logprobs
+from phloem.forward.head import CHUNK, Targets, head_logprobs
 from phloem.forward.pack import Pack
 from phloem.forward.split import Head, causal_lm, split
 
@@ -33,11 +33,11 @@ class Logprobs:
     entropy_E: Float[torch.Tensor, " E"]
 
 
-def logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, chunk: int = 256) -> Logprobs:
+def logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, chunk: int = CHUNK) -> Logprobs:
     """Log-probabilities of the trained tokens under log softmax(logits / temperature).
 
     The body runs once over the pack's distinct tokens; the head only at positions that predict a trained token,
-    `chunk` of them at a time, so that no logits of prompts are made and memory is bounded by chunk x V.
+    as many logits at a time as `chunk` positions have, so that none of prompts are made and memory is bounded.
 
     Runs under whatever gradient mode and autocast the caller set (`accelerator.autocast()` if accelerate holds the
     model: its body is called, past the wrapper around the whole model's forward).
@@ -46,7 +46,7 @@ def logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, chunk: int 
         model: a causal language model on which `forward.prepare` was called, with or without adapters.
         pack: on the model's device.
         temperature: of sampling, > 0.
-        chunk: positions whose logits are held at once.
+        chunk: how many positions' worth of logits are held at once.
 
     Raises:
         ValueError: the model was not prepared, the pack is on another device, trains no token or

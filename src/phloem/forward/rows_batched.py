@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
-from phloem.forward.head import Targets, head_logprobs
+from phloem.forward.head import CHUNK, Targets, head_logprobs
 from phloem.forward.split import split
 from phloem.tree.rollout import Group
 
@@ -37,14 +37,14 @@ class RowBatch:
 
 
 def row_batches(
-    model: nn.Module, groups: Sequence[Group], temperature: float = 1.0, max_tokens: int = 4096, chunk: int = 256
+    model: nn.Module, groups: Sequence[Group], temperature: float = 1.0, max_tokens: int = 4096, chunk: int = CHUNK
 ) -> Iterator[RowBatch]:
     """Runs all rollouts of some groups as rows; take the backward of a batch before the next one is asked for.
 
     Args:
         model: on its plain attention, or prepared (without a pack that is the same).
         max_tokens: padded tokens of a micro-batch; a longer row gets a batch of its own.
-        chunk: positions whose logits are held at once.
+        chunk: how many positions' worth of logits are held at once.
     """
     body, head = split(model)
     device = next(model.parameters()).device

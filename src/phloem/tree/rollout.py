@@ -176,15 +176,11 @@ class Group:
 
     def completion(self, rollout: int) -> Int64[np.ndarray, " L"]:
         """Token ids of one rollout, forced text included."""
-        return self._joined(rollout, [s.tokens for s in self.segments], np.int64)
+        return np.concatenate([self.segments[s].tokens for s in self.path(self.leaves[rollout])])
 
     def completion_sampled(self, rollout: int) -> Bool[np.ndarray, " L"]:
         """Which tokens of one rollout the policy sampled."""
-        return self._joined(rollout, [s.sampled_mask for s in self.segments], np.bool_)
-
-    def _joined(self, rollout: int, arrays: list[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
-        parts = [arrays[s] for s in self.path(self.leaves[rollout])]
-        return np.concatenate(parts).astype(dtype, copy=False)
+        return np.concatenate([self.segments[s].sampled_mask for s in self.path(self.leaves[rollout])])
 
     def with_rewards(self, rewards: Sequence[float | None]) -> Group:
         """The same group with one reward (or None: not scored) per rollout, in the order of `leaves`.

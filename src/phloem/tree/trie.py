@@ -2,8 +2,8 @@
 
 Tokens lie in depth-first pre-order, so "is an ancestor of, or is" is an interval test: token k is above token q iff
 `k <= q < end[k]`. The prompt's chain comes first; children are ordered by token id, so the tree does not depend on
-the order of the rollouts. Built in vectorised numpy from the sorted rows of the group: what a row does not share
-with the row before it is new.
+the order of the rollouts. Built from the sorted rows of the group: what a row does not share with the row before it is
+new. Python steps from row to row; all that is done per token is vectorised.
 """
 
 from __future__ import annotations
@@ -66,39 +66,44 @@ class PrefixTree:
     @classmethod
     def from_group(cls, group: Group) -> PrefixTree:
         """The tree of a group's rollouts; equal prefixes are merged whether or not they were sampled as one."""
-        prompt_length = len(group.prompt)
+        first = len(group.prompt)
         rows = [group.completion(r) for r in range(group.group_size)]
-        flags = [group.completion_sampled(r) for r in range(group.group_size)]
         lengths_R = np.array([len(row) for row in rows], dtype=np.int64)
-        merged = _merge(rows, lengths_R, first=prompt_length)
+        merged = _merge(rows, first)
+        total = merged.total
 
-        chain = np.arange(prompt_length, dtype=np.int64)
-        total = prompt_length + len(merged.tokens)
-        row_sampled = np.concatenate([*flags, np.zeros(0, dtype=bool)])
-        count_T = np.bincount(merged.row_index[row_sampled], minlength=total).astype(np.int64)
-        cover_T = np.bincount(merged.row_index, minlength=total)
-        parent_T = np.concatenate([chain - 1, merged.parent])
+        new_O = merged.own_stop_O - merged.own_start_O
+        depth_T = np.arange(total)
+        depth_T[first:] += np.repeat(first + merged.own_start_O - merged.own_first_O, new_O)
+        parent_T = np.arange(-1, total - 1)
+        parent_T[merged.own_first_O] = merged.own_parent_O
 
-        # The rollouts through a token are among those through its parent: equal numbers mean equal sets.
-        opens_T = (parent_T != np.arange(total) - 1) | (cover_T != cover_T[parent_T])
-        opens_T[:prompt_length] = chain == 0
-        opens_T[prompt_length : prompt_length + 1] = True
-        first_N = np.flatnonzero(opens_T)
-        node_T = np.cumsum(opens_T) - 1
-        node_parent_N = np.where(first_N == 0, -1, node_T[parent_T[first_N]])
+        node_start = np.concatenate([[0], merged.node_first_M, [total]])
+        node_end_N = np.append(total, merged.node_end_M)
+        node_parent_N = np.searchsorted(node_start, parent_T[node_start[:-1]], side="right") - 1
+
+        row_index = np.arange(merged.run_length_Q.sum())
+        row_index += np.repeat(
+            merged.run_first_Q - np.cumsum(merged.run_length_Q) + merged.run_length_Q, merged.run_length_Q
+        )
+        if all(segment.sampled is None for segment in group.segments):
+            row_sampled = np.ones(len(row_index), dtype=bool)
+        else:
+            row_sampled = np.concatenate([group.completion_sampled(r) for r in range(group.group_size)])
+        count_T = np.bincount(row_index[row_sampled], minlength=total)
         return cls(
             group=group,
-            tokens_T=np.concatenate([group.prompt, merged.tokens]),
+            tokens_T=np.concatenate([group.prompt, *merged.own]),
             parent_T=parent_T,
-            end_T=np.concatenate([np.full(prompt_length, total, dtype=np.int64), merged.end]),
-            depth_T=np.concatenate([chain, prompt_length + merged.depth]),
+            end_T=np.repeat(node_end_N, np.diff(node_start)),
+            depth_T=depth_T,
             sampled_T=count_T > 0,
             count_T=count_T,
-            node_start=np.append(first_N, total).astype(np.int64),
-            node_parent_N=node_parent_N.astype(np.int64),
-            row_index=merged.row_index,
+            node_start=node_start,
+            node_parent_N=node_parent_N,
+            row_index=row_index,
             row_sampled=row_sampled,
-            row_offset=np.concatenate([[0], np.cumsum(lengths_R)]).astype(np.int64),
+            row_offset=np.concatenate([[0], np.cumsum(lengths_R)]),
         )
 
     def __len__(self) -> int:
@@ -153,57 +158,84 @@ class PrefixTree:
 
 @dataclass(frozen=True)
 class _Merged:
-    """Completion tokens of the tree; indices count from the whole tree's first token."""
+    """Rows merged by equal prefixes; tree indices count from the prompt's first token, columns from the completions'.
 
-    tokens: Int64[np.ndarray, " M"]
-    parent: Int64[np.ndarray, " M"]
-    end: Int64[np.ndarray, " M"]
-    depth: Int64[np.ndarray, " M"]  # from the first completion token
-    row_index: Int64[np.ndarray, " Z"]
+    Attributes:
+        total: tokens of the tree.
+        own: of each row that is not all shared with the row before it in sorted order, the tokens that are not.
+        own_start_O, own_stop_O: their columns; own_first_O: tree index of the first; own_parent_O: of the one before.
+        node_first_M, node_end_M: first token of each node but the prompt, ascending, and one past its descendants.
+        run_first_Q, run_length_Q: each row as runs of neighbours in the tree, rows in the order given.
+    """
+
+    total: int
+    own: list[np.ndarray]
+    own_start_O: Int64[np.ndarray, " O"]
+    own_stop_O: Int64[np.ndarray, " O"]
+    own_first_O: Int64[np.ndarray, " O"]
+    own_parent_O: Int64[np.ndarray, " O"]
+    node_first_M: Int64[np.ndarray, " M"]
+    node_end_M: Int64[np.ndarray, " M"]
+    run_first_Q: Int64[np.ndarray, " Q"]
+    run_length_Q: Int64[np.ndarray, " Q"]
 
 
-def _merge(rows: list[np.ndarray], lengths_R: np.ndarray, first: int) -> _Merged:
-    """Merges rows by equal prefixes; `first` is the number of prompt tokens that stand before them."""
-    width = int(lengths_R.max(initial=0))
-    if width == 0:
-        none = np.zeros(0, dtype=np.int64)
-        return _Merged(none, none, none, none, none)
-    column_L = np.arange(width)
+def _merge(rows: list[np.ndarray], first: int) -> _Merged:
+    """Merges rows by equal prefixes; `first` is the number of prompt tokens that stand before them.
 
-    # Ids plus one as big-endian bytes: byte order is id order, and the padding (0) sorts before every token.
-    filled_RL = column_L < lengths_R[:, None]
-    ids_RL = np.zeros((len(rows), width), dtype=">u4")
-    ids_RL[filled_RL] = np.concatenate(rows) + 1
-    order_R = np.argsort(ids_RL.view(f"S{4 * width}")[:, 0], kind="stable")
-    ids_RL, filled_RL, lengths_R = ids_RL[order_R], filled_RL[order_R], lengths_R[order_R]
-
-    differs_RL = ids_RL[1:] != ids_RL[:-1]
-    shared_R = np.zeros(len(rows), dtype=np.int64)  # tokens in common with the row before
-    shared_R[1:] = np.where(differs_RL.any(1), differs_RL.argmax(1), lengths_R[1:])
-    new_R = lengths_R - shared_R
-    start_R = first + np.cumsum(new_R) - new_R
-    total = first + int(new_R.sum())
-
-    own_RL = (column_L >= shared_R[:, None]) & filled_RL
-    # A shared token is the one of the nearest row above that owns this column: indices grow downwards.
-    own_index_RL = np.where(own_RL, start_R[:, None] + column_L - shared_R[:, None], 0)
-    index_RL = np.maximum.accumulate(own_index_RL, axis=0)
-    # A token's descendants end where the first later row leaves the path at or before the token's column.
-    leaves_RL = np.where(column_L >= shared_R[1:, None], start_R[1:, None], total)
-    end_RL = np.full((len(rows), width), total, dtype=np.int64)
-    end_RL[:-1] = np.minimum.accumulate(leaves_RL[::-1], axis=0)[::-1]
-
-    parent = np.arange(first, total, dtype=np.int64) - 1
-    opening_R = np.flatnonzero(new_R > 0)
-    above_R = shared_R[opening_R] - 1
-    parent[start_R[opening_R] - first] = np.where(above_R < 0, first - 1, index_RL[opening_R, above_R])
-
-    back_R = np.empty_like(order_R)
-    back_R[order_R] = np.arange(len(rows))
+    Rows are taken in sorted order. The path of the row before is kept as runs (start column, stop column, tree index
+    of the first); where a row leaves it, the rest of it is closed: no later row comes back there. What is closed in
+    one piece is a node, since all tokens of it have the same rows through them.
+    """
+    # Ids as big-endian bytes: byte order is id order, and a prefix sorts before what it is a prefix of.
+    keys = [row.astype(">u4").tobytes() for row in rows]
+    path: list[tuple[int, int, int]] = []
+    runs: list[list[tuple[int, int, int]]] = [[] for _ in rows]
+    own: list[tuple[int, int, int, int]] = []
+    parts: list[np.ndarray] = []
+    nodes: list[tuple[int, int]] = []
+    before, total = np.zeros(0, dtype=np.int64), first
+    for r in sorted(range(len(rows)), key=keys.__getitem__):
+        row = rows[r]
+        shared = _shared(before, row)
+        _close(path, shared, total, nodes)
+        if shared < len(row):
+            parent = path[-1][2] + path[-1][1] - path[-1][0] - 1 if path else first - 1
+            own.append((shared, len(row), total, parent))
+            parts.append(row[shared:])
+            path.append((shared, len(row), total))
+            total += len(row) - shared
+        runs[r] = path.copy()
+        before = row
+    _close(path, 0, total, nodes)
+    own_start, own_stop, own_first, own_parent = _columns(own, 4)
+    node_first, node_end = _columns(sorted(nodes), 2)
+    start, stop, run_first = _columns([run for row in runs for run in row], 3)
     return _Merged(
-        tokens=ids_RL[own_RL].astype(np.int64) - 1,
-        parent=parent,
-        end=end_RL[own_RL],
-        depth=np.broadcast_to(column_L, own_RL.shape)[own_RL].astype(np.int64),
-        row_index=index_RL[back_R][filled_RL[back_R]],
+        total, parts, own_start, own_stop, own_first, own_parent, node_first, node_end, run_first, stop - start
     )
+
+
+def _shared(before: np.ndarray, row: np.ndarray) -> int:
+    """How many tokens two rows have in common at their start."""
+    most = min(len(before), len(row))
+    if most == 0 or before[0] != row[0]:
+        return 0
+    differs = before[:most] != row[:most]
+    found = int(differs.argmax())
+    return found if differs[found] else most
+
+
+def _close(path: list[tuple[int, int, int]], column: int, end: int, nodes: list[tuple[int, int]]) -> None:
+    """Cuts a path off at a column; what is cut off becomes nodes (first token, `end`)."""
+    while path and path[-1][1] > column:
+        start, _, index = path.pop()
+        kept = max(column - start, 0)
+        nodes.append((index + kept, end))
+        if kept:
+            path.append((start, column, index))
+
+
+def _columns(rows: list[tuple[int, ...]], number: int) -> np.ndarray:
+    """Tuples of that many numbers as one array for each place."""
+    return np.array(rows, dtype=np.int64).reshape(-1, number).T
