@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from phloem.forward.attention import pack_arguments
 from phloem.forward.blocks import Block
 from phloem.forward.features import CannotServe
-from phloem.forward.head import Targets, head_logprobs
+from phloem.forward.head import CHUNK, Targets, head_logprobs
 from phloem.forward.logprobs import Logprobs, checked
 from phloem.forward.pack import Pack, PlacedBlock
 from phloem.forward.pieces import Piece, cut_into_pieces, runs_above, stored
@@ -101,7 +101,7 @@ def bounded_backward(
 class _Walk:
     """A model on its way through one tree."""
 
-    def __init__(self, model: nn.Module, pack: Pack, budget: int, temperature: float, chunk: int = 256) -> None:
+    def __init__(self, model: nn.Module, pack: Pack, budget: int, temperature: float, chunk: int = CHUNK) -> None:
         self.body, self.head = checked(model, pack, temperature, chunk)
         if len(pack.trees) != 1:
             raise ValueError(f"the depth-first engine takes a pack of one tree, not of {len(pack.trees)}")

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from phloem.forward import flex
+from phloem.forward.allocator import keep_freed_memory
 from phloem.forward.attention import ENGINES, attention_name, windows_used
 from phloem.forward.dfs import bounded_logprobs
 from phloem.forward.features import CannotServe, declared_windows, refuse, silence
@@ -47,6 +48,7 @@ def prepare(
 
     Sets the attention back end (plain SDPA wherever no pack is given, so sampling is as before), and every dropout
     except that of LoRA adapters to 0: rollouts that share a token cannot have masks of their own. Then `check`.
+    On a CPU the process holds on to the memory it frees from then on (`allocator.py`).
 
     Args:
         model: from transformers, possibly with peft adapters.
@@ -76,6 +78,8 @@ def prepare(
         announce(line)
     if taken is not None:
         return taken
+    if whole.device.type == "cpu":
+        keep_freed_memory()
     group = _group_of_check(whole.config.get_text_config().vocab_size)
     with _evaluating(model):
         expected = logprobs_of_rows(model, group)
