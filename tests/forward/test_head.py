@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from phloem.forward import head as head_module
-from phloem.forward import logprobs, pack, prepare
+from phloem.forward import linear_head, logprobs, pack, prepare
 from phloem.forward.head import Targets, head_logprobs
 from phloem.forward.split import Head
 from phloem.tree import PrefixTree
@@ -50,11 +50,15 @@ HEADS = {
 }
 
 
+@pytest.mark.parametrize("columns", [1024, 3])
 @pytest.mark.parametrize(("chunk", "keep"), [(1, 0), (4, 0), (4, 2 * 4 * V), (9, 0), (100, 10**6)])
 @pytest.mark.parametrize("wanted", ["logprobs", "entropy", "both"])
 @pytest.mark.parametrize("kind", HEADS)
-def test_values_and_gradients(kind: str, wanted: str, chunk: int, keep: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_gradients(
+    kind: str, wanted: str, chunk: int, keep: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(head_module, "KEEP", keep)
+    monkeypatch.setattr(linear_head, "COLUMNS", columns)
     hidden, targets = example()
     head = HEADS[kind]()
     parameters = [hidden, *head.module.parameters()]
@@ -103,6 +107,18 @@ def test_the_entropy_of_a_large_vocabulary_is_exact_to_rounding() -> None:
     _, entropy = head_logprobs(hidden, head, targets, 1.0, 4)
     _, exact = plainly(hidden.double(), Head(head.module.double()), targets, 1.0)
     torch.testing.assert_close(entropy.double(), exact, rtol=0, atol=2e-5)
+
+
+def test_large_logits_neither_overflow_nor_vanish() -> None:
+    """The largest logit of a position may stand in any tile."""
+    hidden, targets = example(torch.float32)
+    head = Head(nn.Linear(D, 5000, bias=False))
+    head.module.weight.data.mul_(torch.logspace(-2, 4, 5000)[torch.randperm(5000), None])
+    with torch.no_grad():
+        found, entropy = head_logprobs(hidden, head, targets, 1.0, 1)
+        exact, exact_entropy = plainly(hidden.double(), Head(head.module.double()), targets, 1.0)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(entropy.double(), exact_entropy, rtol=1e-4, atol=1e-6)
 
 
 class _Largest(TorchDispatchMode):
