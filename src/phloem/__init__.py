@@ -64,6 +64,7 @@ _PARTS = frozenset(
         "models",
         "rewards",
         "sample",
+        "studies",
         "tasks",
         "train",
         "tree",

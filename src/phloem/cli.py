@@ -304,6 +304,59 @@ def inspect(words: Sequence[str]) -> None:
     print(summary(Path(run)) if step is None else drawn_group(Path(run), step, options["group"] or 0))
 
 
+# ------------------------------------------------------------------------------------------------- studies
+
+
+def study(words: Sequence[str]) -> None:
+    """Test the papers' claims: `phloem study list`, `phloem study NAME [NAME ...]`.
+
+    Options:
+      --quick             cut down to seconds: shows that a study runs, judges nothing
+      --no-training       read the training runs that are there; train none
+      --minutes M         begin no piece of work after M minutes; the same command goes on from there
+      --folder FOLDER     results: JSON, figures, pages and a summary (default: studies, with --quick studies-quick)
+      --work FOLDER       pieces of work and training runs, made once (default: runs/studies, runs/studies-quick)
+    """
+    from phloem.studies.names import NAMES
+
+    if "--help" in words or "-h" in words:
+        _asks_help(["--help"], study)
+        return
+    names, options, rest = [], {}, list(words)
+    quick, trains = "--quick" in rest, "--no-training" not in rest
+    rest = [word for word in rest if word not in ("--quick", "--no-training")]
+    while rest:
+        word = rest.pop(0)
+        name, has_value, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            names.append(word)
+        elif name not in ("minutes", "folder", "work"):
+            raise ConfigError(f"phloem study takes no {word}")
+        elif not has_value and not rest:
+            raise ConfigError(f"--{name} has no value; write --{name} VALUE")
+        else:
+            options[name] = value if has_value else rest.pop(0)
+    if names == ["list"]:
+        print("\n".join(f"{name:<20} {line}" for name, line in NAMES.items()))
+        return
+    if not names:
+        raise ConfigError("phloem study needs a name; `phloem study list` shows them")
+    for name in names:
+        if name not in NAMES:
+            raise ConfigError(f"{name} is not a study; did you mean {nearest(name, list(NAMES))}?")
+    try:
+        minutes = float(options["minutes"]) if "minutes" in options else None
+    except ValueError:
+        raise ConfigError(f"--minutes is {options['minutes']!r}; it takes a number") from None
+    from pathlib import Path
+
+    from phloem.studies.runner import run_studies
+
+    tail = "-quick" if quick else ""
+    folder, work = options.get("folder", f"studies{tail}"), options.get("work", f"runs/studies{tail}")
+    run_studies(names, Path(folder), Path(work), quick, minutes, trains)
+
+
 def _asks_help(words: Sequence[str], command: Callable[[Sequence[str]], None]) -> bool:
     """Prints the help of a command if asked for it; refuses any other option."""
     for word in words:
@@ -323,4 +376,5 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "tasks": tasks,
     "presets": presets,
     "inspect": inspect,
+    "study": study,
 }

@@ -1,0 +1,278 @@
+"""The training runs that studies share: rule x K x M x seed on one short task, from one cold-started checkpoint.
+
+Runs are trained by `phloem.train` into run folders, most wanted first; a folder with a summary is done and is only
+read. Equal budgets mean equal sampled tokens, so shapes with larger groups take fewer steps.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phloem.config import (
+    ColdStartConfig,
+    CreditConfig,
+    EvaluationConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    SampleConfig,
+    TaskConfig,
+    TrainConfig,
+)
+from phloem.kinds import PhloemError
+from phloem.studies.readings import Reading, read
+from phloem.studies.study import Bench, Figure, Finding, Study, Verdict
+
+__all__ = ["HEADLINE", "PLAN", "STUDY", "Cell", "checkpoint", "readings"]
+
+TOKENS = 7840
+"""Sampled tokens of a run: 20 steps of 2 prompts under 4 thoughts x 4 answers."""
+THOUGHT, ANSWER = 13, 9
+"""Tokens of a thought and of an answer that the cold start teaches; only the number of steps depends on them."""
+PROMPTS = 2
+"""Prompts of a step."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run.
+
+    Attributes:
+        rule: a preset.
+        thoughts, answers: K and M.
+        seed: of everything after the cold start.
+        task: `sums` or `words` (word problems, for the structure of longer completions).
+        steps: of the run; None: as many as the token budget pays for.
+    """
+
+    rule: str
+    thoughts: int
+    answers: int
+    seed: int
+    task: str = "sums"
+    steps: int | None = None
+
+    @property
+    def shape(self) -> str:
+        """In the paper's notation."""
+        return f"T{self.thoughts}A{self.answers}"
+
+    @property
+    def name(self) -> str:
+        tail = "" if self.steps is None else f"-{self.steps}steps"
+        return f"{self.task}-{self.rule}-{self.shape}{tail}-seed{self.seed}"
+
+    def planned_steps(self) -> int:
+        """Steps that sample about TOKENS tokens."""
+        group = self.thoughts * THOUGHT + self.thoughts * self.answers * ANSWER
+        return self.steps or max(1, round(TOKENS / (PROMPTS * group)))
+
+
+def _over_seeds(seeds: Sequence[int], *shapes: tuple[str, int, int], **more: Any) -> list[Cell]:
+    """Seeds outermost, so that a plan broken off has every shape equally often."""
+    return [Cell(rule, k, m, seed, **more) for seed in seeds for rule, k, m in shapes]
+
+
+HEADLINE = _over_seeds(range(3), ("grpo", 16, 1), ("lambda-grpo", 16, 1), ("grpo-ma", 4, 4), ("lambda-grpo-ma", 4, 4))
+SHAPES = _over_seeds(range(3), ("grpo", 4, 1), ("grpo-ma", 8, 2), ("grpo-ma", 8, 4))
+ANSWERS = _over_seeds(
+    range(3),
+    *(("grpo-ma", 4, m) for m in (1, 2, 6, 8)),
+    ("grpo-ma", 2, 8),
+    ("grpo-ma", 16, 1),
+)
+SPEED = [
+    *_over_seeds((3, 4), ("grpo", 16, 1), ("lambda-grpo", 16, 1)),
+    *_over_seeds(range(5), ("lambda-grpo-sn", 16, 1)),
+]
+STRUCTURE = [
+    cell
+    for seed in range(3)
+    for cell in (
+        Cell("grpo", 6, 1, seed, steps=30),
+        Cell("grpo", 36, 1, seed, steps=15),
+        Cell("grpo", 6, 1, seed, "words", 20),
+        Cell("grpo", 36, 1, seed, "words", 10),
+    )
+]
+PLAN = [*HEADLINE, *SHAPES, *ANSWERS, *SPEED, *STRUCTURE]
+"""Every run, most wanted first."""
+
+
+def readings(bench: Bench, cells: Sequence[Cell]) -> list[Reading]:
+    """The runs of these cells; those that are missing are trained first, while there is time, if the bench
+    trains.
+
+    A quick bench trains two steps of a tiny random model for the first seed of each shape.
+    """
+    found = []
+    for cell in _quick_cells(cells) if bench.quick else cells:
+        folder = bench.work / "runs" / cell.name
+        if not (folder / "summary.json").exists():
+            if bench.time_is_over or not bench.trains:
+                continue
+            try:
+                _train(cell, folder, bench)
+            except PhloemError as error:
+                bench.say(f"{cell.name} failed, and will be tried again: {error}")
+                continue
+        found.append(read(folder, cell))
+    return found
+
+
+def _quick_cells(cells: Sequence[Cell]) -> list[Cell]:
+    """The first six shapes with one seed each, and a second seed of the first of them."""
+    first: dict[tuple[str, str, str], Cell] = {}
+    for cell in cells:
+        first.setdefault((cell.rule, cell.shape, cell.task), cell)
+    kept = list(first.values())[:6]
+    again = [c for c in cells if (c.rule, c.shape, c.task) == (kept[0].rule, kept[0].shape, kept[0].task)]
+    return [*kept, *again[1:2]]
+
+
+def _train(cell: Cell, folder: Path, bench: Bench) -> None:
+    from phloem.train.loop import train
+
+    shutil.rmtree(folder, ignore_errors=True)  # what a killed run left
+    model = checkpoint(bench)
+    bench.say(f"training {cell.name}")
+    if bench.quick:
+        from phloem.studies.tiny import tiny_config, tiny_task
+
+        train(tiny_config(cell, model, folder), tiny_task())
+    else:
+        train(config_of(cell, model, folder))
+    shutil.rmtree(folder / "best", ignore_errors=True)  # weights that no study reads
+
+
+def config_of(cell: Cell, model: Path, folder: Path) -> TrainConfig:
+    """The settings of a run."""
+    steps = cell.planned_steps()
+    words = cell.task == "words"
+    return TrainConfig(
+        model=ModelConfig(path=str(model), autocast=True),
+        task=TaskConfig(name="reasoning-gym:gsm_symbolic", format_weight=0.5, held_out_size=64, train_size=256)
+        if words
+        else TaskConfig(name="sums", args={"digits": 2}, held_out_size=64),
+        sample=SampleConfig(
+            thoughts=cell.thoughts,
+            answers=cell.answers,
+            thought_tokens=64 if words else 32,
+            answer_tokens=24 if words else 16,
+            dtype="bfloat16",
+        ),
+        credit=CreditConfig(preset=cell.rule),
+        optim=OptimConfig(steps=steps, prompts_per_step=1 if words else PROMPTS, lr=2e-5),
+        evaluation=EvaluationConfig(
+            prompts=16 if words else 64, samples=2, every=0 if words else max(1, round(steps / 4)), prompts_between=64
+        ),
+        run=RunConfig(folder=str(folder), seed=cell.seed, view="plain", save_model=False),
+    )
+
+
+def checkpoint(bench: Bench) -> Path:
+    """The folder of the policy that every run starts from; made once.
+
+    SmolLM2-135M-Instruct after 20 supervised steps on two-digit sums; a tiny random model where the bench is quick.
+    """
+    folder = bench.work / "checkpoint"
+    if (folder / "config.json").exists():
+        return folder
+    if bench.quick:
+        from phloem.studies.tiny import save_tiny_model
+
+        save_tiny_model(folder)
+        return folder
+    from phloem import tasks
+    from phloem.train.cold_start import cold_start, demonstration_rows
+    from phloem.train.policy import Policy
+
+    config = TrainConfig(
+        model=ModelConfig(autocast=True),
+        task=TaskConfig(name="sums", args={"digits": 2}),
+        cold_start=ColdStartConfig(steps=20, batch_size=16, lr=3e-5),
+    )
+    bench.say("cold start: 20 supervised steps")
+    policy = Policy.load(config, bench.say)
+    task = tasks.get(config.task, 0)
+    rows = demonstration_rows(task.train, policy.prompt_ids, policy.demonstration_ids)
+    losses = list(cold_start(policy.model, rows, config.cold_start, policy, 0))
+    bench.say(f"cold start done, loss {losses[0]:.3f} to {losses[-1]:.3f}")
+    policy.model.eval()
+    policy.save(folder)
+    return folder
+
+
+# ---------------------------------------------------------------------------------------------- as a study
+
+
+def measure(bench: Bench) -> dict[str, Any]:
+    found = readings(bench, PLAN)
+    rows = [
+        {
+            "rule": r.cell.rule,
+            "shape": r.cell.shape,
+            "task": r.cell.task,
+            "seed": r.cell.seed,
+            "steps": len(r.steps),
+            "sampled_tokens": int(r.tokens[-1]),
+            "seconds": float(r.seconds[-1]),
+            "evaluations": [[e["step"], e["reward"]] for e in r.evaluations],
+            "tokens_at": [r.tokens_at(e["step"]) for e in r.evaluations],
+        }
+        for r in found
+    ]
+    return {"runs": rows, "planned": len(PLAN)}
+
+
+def judge(measured: Mapping[str, Any]) -> list[Finding]:
+    done = len(measured["runs"])
+    return [
+        Finding(
+            claim="how much of the matrix of runs is done",
+            published="-",
+            ours=f"{done} of {measured['planned']} runs",
+            verdict=Verdict.NOT_TESTED,
+            note="the readers (structure, speed-to-peak, gradient-spikes, answers-per-thought, time-per-step, "
+            "combination) judge on the runs there are and say how many seeds that is.",
+            recipe="phloem study matrix --minutes 60",
+        )
+    ]
+
+
+def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
+    from phloem.studies.matrix_figures import curves
+
+    return curves(measured["runs"], folder)
+
+
+def tables(measured: Mapping[str, Any]) -> str:
+    from phloem.studies.matrix_figures import gains
+
+    return gains(measured["runs"])
+
+
+STUDY = Study(
+    name="matrix",
+    title="The shared training runs",
+    question="""
+Rule x K thoughts x M answers x seed on two-digit sums: SmolLM2-135M-Instruct, one cold start of 20 supervised steps
+shared by all runs, 2 prompts a step, AdamW 2e-5, as many steps as 7,840 sampled tokens pay for (20 at 4 x 4, 11 at
+16 x 1). Held-out reward on 64 prompts x 2 samples, before, after and three times in between. Seven studies read these
+runs.
+""",
+    departures="""
+- The papers train 1B to 7B models for hundreds of steps; these runs take minutes, so that there can be seeds.
+- The seeds differ in prompts, order and sampling; the checkpoint they start from is one.
+""",
+    budget="About 100 seconds a run on two quiet cores: 12 runs of the four rules in 20 minutes, all of the plan in "
+    "about two hours, in pieces of any length (`--minutes`).",
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    tables=tables,
+)
