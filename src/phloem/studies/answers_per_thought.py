@@ -29,8 +29,12 @@ def measure(bench: Bench) -> dict[str, Any]:
     common = min(float(run.seconds[-1]) for run in runs)
     rows = [
         {
-            "shape": r.cell.shape, "seed": r.cell.seed, "gain": r.gain, "seconds": float(r.seconds[-1]),
-            "tokens": int(r.tokens[-1]), "gain_at_time": _gain_at(r, common),
+            "shape": r.cell.shape,
+            "seed": r.cell.seed,
+            "gain": r.gain,
+            "seconds": float(r.seconds[-1]),
+            "tokens": int(r.tokens[-1]),
+            "gain_at_time": _gain_at(r, common),
         }
         for r in runs
     ]
@@ -124,12 +128,12 @@ STUDY = Study(
     name="answers-per-thought",
     title="Answers per thought",
     question="""
-GRPO-MA (arXiv 2509.24494): more answers per thought judge it better and improve the result; 4 thoughts with 4 answers are
-comparable to 16 rollouts. K = 4 with 1 to 8 answers, and the ways to split 16 rollouts, all under GRPO-MA's credit.
+GRPO-MA (arXiv 2509.24494): more answers per thought judge it better and improve the result; 4 thoughts with 4 answers
+are comparable to 16 rollouts. K = 4 with 1 to 8 answers, and the ways to split 16 rollouts, all under GRPO-MA's credit.
 """,
     departures="""
-- The published curve is at equal steps; more answers then cost more tokens. Here budgets are equal in sampled tokens, and
-  once more in seconds.
+- The published curve is at equal steps; more answers then cost more tokens. Here budgets are equal in sampled tokens,
+  and once more in seconds.
 """,
     budget="27 runs of the matrix, 100 seconds each.",
     measure=measure,

@@ -40,7 +40,7 @@ def shrinkage(rewards: np.ndarray) -> np.ndarray:
 
 
 def _made(draws: int) -> dict[str, float]:
-    """Mean s_V / s where thoughts do not matter, where they differ, and where they decide the answer."""
+    """Root mean square of s_V / s where thoughts do not matter, where they differ, and where they decide the answer."""
     rng = np.random.default_rng(0)
     cases = {
         "do not matter": np.full((draws, K), 0.5),
@@ -48,7 +48,7 @@ def _made(draws: int) -> dict[str, float]:
         "decide": rng.integers(0, 2, (draws, K)).astype(float),
     }
     return {
-        name: float(np.nanmean(shrinkage((rng.random((draws, K, M)) < v[:, :, None]).astype(float))))
+        name: float(np.sqrt(np.nanmean(shrinkage((rng.random((draws, K, M)) < v[:, :, None]).astype(float)) ** 2)))
         for name, v in cases.items()
     }
 
@@ -157,13 +157,12 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
     left.legend(fontsize=9)
     for i, rule in enumerate(("grpo-ma", "lambda-grpo-ma")):
         gains = [r["gain"] for r in measured["runs"] if r["rule"] == rule]
-        colour, marker, label = RULES[rule]
+        colour, marker, _ = RULES[rule]
         if gains:
             right.plot([i] * len(gains), gains, marker, color=colour, alpha=0.5)
             right.plot([i - 0.1, i + 0.1], [mean_of_seeds(gains).value] * 2, color=colour, linewidth=3)
-        right.text(i, right.get_ylim()[0], "", ha="center")
-        right.set_xlim(-0.6, 1.6)
     right.set_xticks([0, 1], ["GRPO-MA", "lambda-GRPO-MA"])
+    right.set_xlim(-0.6, 1.6)
     right.axhline(0, color="black", linewidth=0.7)
     right.set_title("gain in held-out reward, a point per seed")
     caption = "What lambda-GRPO leaves of a thought's advantage, and what the weights do to GRPO-MA's result."
@@ -174,9 +173,9 @@ STUDY = Study(
     name="combination",
     title="lambda inside GRPO-MA, and noise thoughts",
     question="""
-On one K x M tree, lambda-GRPO's advantage of a thought is GRPO-MA's times s_V/s: the spread of the thoughts' values over that
-of all rewards. Where thoughts do not matter, the first shrinks their noise and the second scales it up to unit variance.
-Predicted, simulated, measured on real groups; and the two combined, at equal sampled tokens.
+On one K x M tree, lambda-GRPO's advantage of a thought is GRPO-MA's times s_V/s: the spread of the thoughts' values
+over that of all rewards. Where thoughts do not matter, the first shrinks their noise and the second scales it up to
+unit variance. Predicted, simulated, measured on real groups; and the two combined, at equal sampled tokens.
 """,
     departures="",
     budget="Six runs of the matrix, 100 seconds each.",

@@ -42,6 +42,7 @@ def run_studies(
         ConfigError: a name that is none.
         OutOfTime: the minutes are over and a study has no result yet.
     """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     studies = [get(name) for name in names]
     bench = Bench(work, quick, minutes, trains, say)
     for study in studies:

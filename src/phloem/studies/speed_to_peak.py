@@ -30,8 +30,13 @@ def measure(bench: Bench) -> dict[str, Any]:
         at = int(run.evaluations[int(np.argmax(rewards))]["step"])
         rows.append(
             {
-                "rule": run.cell.rule, "seed": run.cell.seed, "peak": max(rewards), "peak_step": at,
-                "peak_tokens": run.tokens_at(at), "peak_seconds": run.seconds_at(at), "last": run.last,
+                "rule": run.cell.rule,
+                "seed": run.cell.seed,
+                "peak": max(rewards),
+                "peak_step": at,
+                "peak_tokens": run.tokens_at(at),
+                "peak_seconds": run.seconds_at(at),
+                "last": run.last,
                 "steps": [e["step"] for e in run.evaluations],
                 "rewards": rewards,
             }

@@ -172,9 +172,9 @@ STUDY = Study(
     name="structure",
     title="Process sets in training",
     question="""
-lambda-GRPO (arXiv 2509.21154) reports that groups of rollouts share prefixes: trees are hardly ever flat, paths are deep,
-and the share of tokens inside shared prefixes rises. Its curves never fall, as if they had been sorted. Here the series
-are raw, step by step, on SmolLM2-135M: two-digit sums and word problems, groups of 6, 16 and 36.
+lambda-GRPO (arXiv 2509.21154) reports that groups of rollouts share prefixes: trees are hardly ever flat, paths are
+deep, and the share of tokens inside shared prefixes rises. Its curves never fall, as if they had been sorted. Here the
+series are raw, step by step, on SmolLM2-135M: two-digit sums and word problems, groups of 6, 16 and 36.
 """,
     departures="""
 - Completions have about 20 tokens on sums and up to 88 on word problems, not 1,200; the shorter, the more they share.

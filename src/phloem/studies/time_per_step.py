@@ -29,7 +29,10 @@ def measure(bench: Bench) -> dict[str, Any]:
         parts = {part: float(np.mean(run.series(f"seconds/{part}")[1:])) for part in ("sample", "update")}
         rows.append(
             {
-                "rule": run.cell.rule, "shape": run.cell.shape, "seed": run.cell.seed, **parts,
+                "rule": run.cell.rule,
+                "shape": run.cell.shape,
+                "seed": run.cell.seed,
+                **parts,
                 "total": float(np.mean(run.series("seconds")[1:])),
                 "tokens": float(run.tokens[-1] / len(run.steps)),
                 "to_target": _seconds_to(run, TARGET),
@@ -135,8 +138,8 @@ STUDY = Study(
     name="time-per-step",
     title="Time per step",
     question="""
-GRPO-MA (arXiv 2509.24494): 4 thoughts x 4 answers train as well as 16 rollouts at about 40 % less time per step. Seconds of
-sampling and update by shape, and the time to a target reward, since a cheap step may teach less.
+GRPO-MA (arXiv 2509.24494): 4 thoughts x 4 answers train as well as 16 rollouts at about 40 % less time per step.
+Seconds of sampling and update by shape, and the time to a target reward, since a cheap step may teach less.
 """,
     departures="",
     budget="Fifteen runs of the matrix. The seconds are those of a quiet machine only if nothing else ran beside them.",
