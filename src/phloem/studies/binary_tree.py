@@ -76,8 +76,9 @@ def _pretrained(bench: Bench) -> list[dict[str, Any]]:
                     from phloem.studies.tree_pretrained import train_pretrained
 
                     if not loaded:
-                        loaded.extend(load_model(ModelConfig()))
-                    return train_pretrained(*loaded, game, rule, PRETRAINED_RATE, seed)
+                        loaded.append(load_model(ModelConfig()))
+                    model, tokenizer = loaded[0]
+                    return train_pretrained(model, tokenizer, game, rule, PRETRAINED_RATE, seed)
 
                 name = f"pretrained-n{game.n}-{game.r_neg:g}-{rule}-seed{seed}"
                 share = bench.optional_piece(name, {"lr": PRETRAINED_RATE}, one)

@@ -99,28 +99,30 @@ def judge(measured: Mapping[str, Any]) -> list[Finding]:
         )
     ]
     real = {name: rules for name, rules in measured["sets"].items() if name != "random groups"}
-    for name, rules in real.items():
+    for name, rules in measured["sets"].items():
         grpo, lam = rules["grpo"], rules["lambda-grpo"]
         share = wilson(grpo["flawed"], grpo["groups"])
-        findings.append(
-            Finding(
-                f"on real groups a prefix of a best rollout is often pushed down ({name})",
-                "- (no count)",
-                f"{share.value:.0%} [{share.low:.0%}, {share.high:.0%}] of {grpo['groups']} groups with a spread; "
-                f"{grpo['tokens']:.0%} of the best rollouts' tokens",
-                Verdict.CONFIRMED if share.low > 0.1 else Verdict.NOT_CONFIRMED,
-                note="`often` is read as more than a tenth of the groups. Groups of one run are not independent, so "
-                "the interval is too narrow.",
+        if name in real:
+            findings.append(
+                Finding(
+                    f"on real groups a prefix of a best rollout is often pushed down ({name})",
+                    "- (no count)",
+                    f"{share.value:.0%} [{share.low:.0%}, {share.high:.0%}] of {grpo['groups']} groups with a spread; "
+                    f"{grpo['tokens']:.0%} of the best rollouts' tokens",
+                    Verdict.CONFIRMED if share.low > 0.1 else Verdict.NOT_CONFIRMED,
+                    note="`often` is read as more than a tenth of the groups. Groups of one run are not independent, "
+                    "so the interval is too narrow.",
+                )
             )
-        )
         findings.append(
             Finding(
                 f"lambda-GRPO removes the push ({name})",
                 "the flaw is mitigated",
-                f"as many groups ({lam['flawed']} against {grpo['flawed']}); the push's share of all credit falls from "
-                f"{grpo['down']:.3f} to {lam['down']:.3f}",
+                f"it pushes in {lam['flawed']} of {lam['groups']} groups, GRPO in {grpo['flawed']}; the push's share "
+                f"of all credit is {lam['down']:.3f} against {grpo['down']:.3f}",
                 Verdict.CONFIRMED if lam["flawed"] < grpo["flawed"] else Verdict.NOT_CONFIRMED,
-                note="dividing by |lambda| changes no sign: the same prefixes are pushed down, |lambda| times less.",
+                note="dividing by |lambda| changes no sign: the same prefixes are pushed down, |lambda| times less. "
+                "Mitigated, yes; removed, no.",
             )
         )
     if not real:

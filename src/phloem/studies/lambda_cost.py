@@ -118,8 +118,8 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
         whole = [r["tree"] + r["lambda-grpo"] for r in mine]
         axis.plot(x, whole, style, color=STYLE["lambda-grpo"][0], marker="s", label=f"tree and credit, {length} tokens")
     axis.axhline(PUBLISHED, color=GREY, label="published, weights alone")
-    axis.set(xlabel="rollouts in a group", ylabel="seconds per sampled token", yscale="log")
-    axis.legend()
+    axis.set(xlabel="rollouts in a group", ylabel="seconds per sampled token", yscale="log", ylim=(5e-8, 6e-6))
+    axis.legend(ncols=2)
     caption = "CPU seconds per sampled token of building the prefix tree and assigning lambda-GRPO's credit."
     return [Figure(finish(figure, folder / "lambda-cost.png"), caption)]
 
