@@ -80,7 +80,7 @@ def _build(kind: str, overrides: dict[str, Any]) -> PreTrainedModel:
     if kind == "qwen2-window":
         return Qwen2ForCausalLM(Qwen2Config(**shape, use_sliding_window=True, sliding_window=6, max_window_layers=1))
     if kind == "qwen3":
-        return Qwen3ForCausalLM(Qwen3Config(**shape, head_dim=16))
+        return Qwen3ForCausalLM(Qwen3Config(**({"head_dim": 16} | shape)))
     if kind == "gpt2":
         names = {
             "hidden_size": "n_embd",

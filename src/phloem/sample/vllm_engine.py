@@ -8,7 +8,7 @@ import random
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,14 @@ _ENVIRONMENT = {
 }
 
 
+_latest: weakref.finalize[..., Any] | None = None
+"""Shuts the process's engine down."""
+
+
 class LocalEngine:
     """An engine that starts with random weights and gets all of them by `push`.
+
+    vLLM keeps its process groups for the whole process: a new engine closes the one before it.
 
     Args:
         policy: the model to serve; its config names the architecture.
@@ -51,6 +57,9 @@ class LocalEngine:
             os.environ.setdefault(name, value)
         if os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] != "0":
             raise SampleError("VLLM_ENABLE_V1_MULTIPROCESSING is set: sample.engine vllm needs it to be 0 or unset")
+        global _latest
+        if _latest is not None:
+            _latest()
         from vllm import LLM, SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -75,11 +84,11 @@ class LocalEngine:
                     worker_extension_cls=EXTENSION,
                     disable_log_stats=True,
                 )
-            except (ValueError, RuntimeError, NotImplementedError) as error:
+            except (ValueError, RuntimeError, AssertionError) as error:
                 raise SampleError(f"vLLM cannot serve {type(base_model(policy)).__name__}: {error}") from error
         self._core = self._llm.llm_engine
         self.context = int(self._llm.model_config.max_model_len)
-        self.close = weakref.finalize(self, _shut_down, self._core)
+        self._open = _latest = weakref.finalize(self, _shut_down, self._core)
         self._calls = 0
 
     def push(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -88,7 +97,7 @@ class LocalEngine:
         Raises:
             SampleError: the cache could not be dropped.
         """
-        with _own_state():
+        with self._own_state():
             self._core.collective_rpc("receive_weights", args=(tensors,))
             if not self._core.reset_prefix_cache():
                 raise SampleError("vLLM kept its prefix cache, which holds keys and values of the old weights")
@@ -104,7 +113,7 @@ class LocalEngine:
                 waiting[name] = request
                 self._core.add_request(name, {"prompt_token_ids": list(request.ids)}, self._sampling(request))
 
-        with _own_state():
+        with self._own_state():
             try:
                 add(requests)
                 while waiting:
@@ -118,12 +127,17 @@ class LocalEngine:
     def logprobs(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Logprobs of each row's tokens after the first, at temperature 1, by a prefill."""
         params = self._params(max_tokens=1, prompt_logprobs=0, detokenize=False, ignore_eos=True)
-        with _own_state():
+        with self._own_state():
             outputs = self._llm.generate([{"prompt_token_ids": list(r)} for r in rows], params, use_tqdm=False)
         return [
             [step[token].logprob for step, token in zip(output.prompt_logprobs[1:], row[1:], strict=True)]
             for output, row in zip(outputs, rows, strict=True)
         ]
+
+    def _own_state(self) -> AbstractContextManager[None]:
+        if not self._open.alive:
+            raise SampleError("another vLLM engine was started in this process since: make the sampler anew")
+        return _own_state()
 
     def _sampling(self, request: Request) -> Any:
         return self._params(
