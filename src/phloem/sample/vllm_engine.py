@@ -184,7 +184,7 @@ def _own_state() -> Iterator[None]:
     """Keeps vLLM's seeding, draws and thread settings away from the trainer in this process."""
     python, set_num_threads = random.getstate(), torch.set_num_threads
     legacy = np.random.get_state()  # noqa: NPY002  # the one that vLLM seeds
-    with torch.random.fork_rng():
+    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
         try:
             yield
         finally:
