@@ -141,7 +141,7 @@ def test_a_hub_id_without_a_network_names_the_remedy(monkeypatch, tmp_path):
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    with pytest.raises(ModelError, match="check the spelling and the network"):
+    with pytest.raises(ModelError, match=r"cannot be reached: check the network \(and HF_HUB_OFFLINE\)"):
         load_model(ModelConfig(path="phloem-tests/not-there"))
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from phloem.config import LoraConfig, ModelConfig
 from phloem.models.errors import ModelError
+from phloem.models.hub import endpoint, reachable, without_waiting
 from phloem.models.smollm2 import ALIAS, smollm2_folder
 from phloem.models.tokenizer import check_ids, check_tokenizer, eos_ids
 
@@ -174,15 +175,19 @@ def _reading(folder: str) -> Iterator[None]:
     """Turns what transformers raises about a folder or hub id into a ModelError with a remedy."""
     from safetensors import SafetensorError
 
+    kind = "folder" if os.path.isdir(folder) else "hub id"
     try:
-        yield
+        with without_waiting() if kind == "hub id" else nullcontext():
+            yield
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        kind = "folder" if os.path.isdir(folder) else "hub id"
-        remedy = (
-            "give the folder of a causal language model with its config.json, weights and tokenizer"
-            if kind == "folder"
-            else f"check the spelling and the network, or use a local folder or {ALIAS}"
-        )
+        remedy = "give the folder of a causal language model with its config.json, weights and tokenizer"
+        if kind == "hub id" and not reachable():
+            raise ModelError(
+                f"model.path: {folder} is no folder here and not in the hub's cache, and {endpoint()} cannot be "
+                f"reached: check the network (and HF_HUB_OFFLINE), or give a local folder or {ALIAS}"
+            ) from error
+        if kind == "hub id":
+            remedy = f"check the spelling, or use a local folder or {ALIAS}"
         raise ModelError(f"model.path: the {kind} {folder} could not be loaded: {remedy}. ({error})") from error
 
 

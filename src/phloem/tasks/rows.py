@@ -98,9 +98,17 @@ READERS: dict[str, Callable[[Path], list[dict[str, Any]]]] = {
 def _hub(path: str, subset: str | None, split: str) -> list[dict[str, Any]]:
     import datasets
 
+    from phloem.models.hub import endpoint, reachable, without_waiting
+
     try:
-        return [dict(row) for row in datasets.load_dataset(path, subset, split=split)]
+        with without_waiting():
+            return [dict(row) for row in datasets.load_dataset(path, subset, split=split)]
     except (OSError, ValueError, RuntimeError) as error:
+        if not reachable():
+            raise TaskError(
+                f"{path} is no file here and not in the hub's cache, and {endpoint()} cannot be reached: check the "
+                "network (and HF_HUB_OFFLINE), or give a file"
+            ) from error
         raise TaskError(
             f"{path} is neither a file nor a data set that the hub gives (subset {subset}, split {split}): {error}"
         ) from error
