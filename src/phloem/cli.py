@@ -6,12 +6,12 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from phloem import __version__
 from phloem.config import TrainConfig
 from phloem.evaluate_config import EvaluateConfig
-from phloem.kinds import ConfigError, PhloemError, in_words
+from phloem.kinds import ConfigError, PhloemError, Stopped, in_words
 from phloem.settings import nearest, resolve, sections, settings, to_yaml
 
 __all__ = ["main"]
@@ -36,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, ConfigError) else 1
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Stopped as stopped:
+        print(f"phloem: {stopped}", file=sys.stderr)
+        return 128 + stopped.signal
     except KeyboardInterrupt:
         print("phloem: interrupted", file=sys.stderr)
         return 130
@@ -69,6 +72,12 @@ class _SettingsLine:
     help: bool = False
     print_config: bool = False
 
+    def take(self, option: str) -> str | None:
+        """The value of an option that is no setting, removed from the settings; the last one counts."""
+        given = [value for name, value in self.values if name == option]
+        self.values = [(name, value) for name, value in self.values if name != option]
+        return given[-1] if given else None
+
 
 def _read_settings_line(words: Sequence[str]) -> _SettingsLine:
     line, rest = _SettingsLine(), list(words)
@@ -100,18 +109,34 @@ def train(words: Sequence[str]) -> None:
       --print_config      print the resolved settings as YAML and stop
       --SETTING VALUE     any setting below; beats every file
       --task.args.KEY V   one key of a setting that holds a mapping
+      --resume RUN        go on with the run in this folder, from its newest complete checkpoint; its settings are
+                          the folder's, and only those that leave what is learnt as it was may be given besides
+                          (optim.steps, what is shown and kept)
     """
     line = _read_settings_line(words)
     if line.help:
         print(_settings_help(train, TrainConfig))
         return
-    config = resolve(line.files, line.values)
+    run = line.take("resume")
+    if run is not None and line.files:
+        raise ConfigError("--resume takes its settings from the run folder: leave --config out")
+    config = resolve(line.files if run is None else [_settings_file(run)], line.values)
     if line.print_config:
         print(to_yaml(config), end="")
         return
     from phloem.train.loop import train as run_training
 
-    run_training(config)
+    run_training(
+        config if run is None else replace(config, run=replace(config.run, folder=run)), resume=run is not None
+    )
+
+
+def _settings_file(run: str) -> str:
+    """The settings of a run folder."""
+    path = os.path.join(run, "config.yaml")
+    if not os.path.exists(path):
+        raise ConfigError(f"--resume {run} is not a run folder: it has no config.yaml")
+    return path
 
 
 def _settings_help(command: Callable[[Sequence[str]], None], root: type) -> str:

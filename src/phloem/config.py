@@ -332,6 +332,11 @@ class RunConfig:
     """`auto`: live in a terminal, plain lines elsewhere."""
     save_rollouts: bool = True
     save_model: bool = True
+    """False: a run that is done leaves no weights behind, checkpoints included."""
+    checkpoint_every: int = 20
+    """Write a checkpoint after every so many steps, at the end, and when stopped; 0: none, and no way to go on."""
+    keep_checkpoints: int = 1
+    """How many of the newest checkpoints stay. The policy of the best evaluation is kept beside them, in `best`."""
     threads: int | None = None
     """CPU threads of torch; null: torch's choice."""
     time_rows: bool = True
@@ -339,7 +344,15 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _check_types(self, "run")
-        _at_least("run", {"seed": (self.seed, 0), "threads": (self.threads, 1)})
+        _at_least(
+            "run",
+            {
+                "seed": (self.seed, 0),
+                "threads": (self.threads, 1),
+                "checkpoint_every": (self.checkpoint_every, 0),
+                "keep_checkpoints": (self.keep_checkpoints, 1),
+            },
+        )
         _require(self.seed < 2**32, f"run.seed is {self.seed}; it must be below 2**32")
 
 

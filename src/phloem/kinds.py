@@ -16,6 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 __all__ = [
     "ConfigError",
     "PhloemError",
+    "Stopped",
     "at_least",
     "check_fields",
     "coerce",
@@ -33,6 +34,14 @@ class PhloemError(Exception):
 
 class ConfigError(PhloemError, ValueError):
     """A setting that cannot be honoured; the message names the field and the remedy."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A run was asked to stop by a signal, and did; the message says how to go on."""
+
+    def __init__(self, signal: int, message: str = "") -> None:
+        super().__init__(message)
+        self.signal = signal
 
 
 @cache

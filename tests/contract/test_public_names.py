@@ -25,7 +25,7 @@ FUNCTIONS = {
     ],
     "phloem.forward.logprobs": ["model", "pack", "temperature=1.0", "chunk=256"],
     "phloem.sample.Sampler.sample": ["self", "prompts", "plan", "keys"],
-    "phloem.train.train": ["config", "task=None"],
+    "phloem.train.train": ["config", "task=None", "resume=False"],
     "phloem.evaluate.evaluate": ["config", "say=None"],
     "phloem.evaluate.compare": ["before", "after"],
     "phloem.evaluate.pass_at_k": ["samples", "right", "k"],

@@ -9,7 +9,8 @@ from phloem.analysis.plots import draw_curves, read_metrics
 from phloem.config import ConfigError, RunConfig, TrainConfig
 from phloem.kinds import PhloemError
 from phloem.train import RunResult
-from phloem.train.folder import RunFolder, replaced_folder
+from phloem.train.files import replaced_folder
+from phloem.train.folder import RunFolder
 from phloem.train.report import report
 from phloem.train.view import View
 
@@ -26,7 +27,7 @@ STEP = {
 
 
 def test_what_is_not_finite_becomes_null(tmp_path):
-    folder = RunFolder(TrainConfig(run=RunConfig(folder=str(tmp_path / "run"))))
+    folder = RunFolder.make(TrainConfig(run=RunConfig(folder=str(tmp_path / "run"))))
     folder.metrics({"kind": "train", "a": float("nan"), "b": [float("inf"), 1.0]})
     folder.close()
     line = (tmp_path / "run" / "metrics.jsonl").read_text()
@@ -36,7 +37,7 @@ def test_what_is_not_finite_becomes_null(tmp_path):
 def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
-        RunFolder(TrainConfig(run=RunConfig(folder=str(tmp_path / "file" / "run"))))
+        RunFolder.make(TrainConfig(run=RunConfig(folder=str(tmp_path / "file" / "run"))))
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "model", "curves.png"])
@@ -45,15 +46,15 @@ def test_files_of_somebody_else_are_not_written_over(tmp_path, name):
     (tmp_path / name).write_text("theirs")
     (tmp_path / "notes.txt").write_text("theirs")
     with pytest.raises(ConfigError, match=rf"holds {name}, which a run writes"):
-        RunFolder(TrainConfig(run=RunConfig(folder=str(tmp_path))))
+        RunFolder.make(TrainConfig(run=RunConfig(folder=str(tmp_path))))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "theirs", "notes.txt": "theirs"}
 
 
 def test_a_run_that_logged_nothing_leaves_nothing(tmp_path):
     config = TrainConfig(run=RunConfig(folder=str(tmp_path / "new" / "run")))
-    RunFolder(config).close()
+    RunFolder.make(config).close()
     assert not (tmp_path / "new" / "run").exists()
-    folder = RunFolder(config)
+    folder = RunFolder.make(config)
     folder.metrics({"kind": "train"})
     folder.close()
     assert sorted(path.name for path in folder.path.iterdir()) == [
@@ -66,7 +67,7 @@ def test_a_run_that_logged_nothing_leaves_nothing(tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
 def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
-    folder = RunFolder(TrainConfig(run=RunConfig(folder=str(tmp_path / "run"))))
+    folder = RunFolder.make(TrainConfig(run=RunConfig(folder=str(tmp_path / "run"))))
     for name in ("metrics.jsonl", "summary.json"):
         (tmp_path / "run" / name).unlink(missing_ok=True)
         (tmp_path / "run" / name).symlink_to("/dev/full")
@@ -166,7 +167,7 @@ def test_curves_of_a_run_with_gaps_and_of_one_without_steps(tmp_path: Path):
 def test_the_report_names_what_is_unknown(tmp_path, within, between, said):
     """One thought that forks in a step gives no variance between thoughts, though there is one within."""
     config = TrainConfig(run=RunConfig(folder=str(tmp_path / "run")))
-    folder, out = RunFolder(config), io.StringIO()
+    folder, out = RunFolder.make(config), io.StringIO()
     variances = {"within_variance": within, "between_variance": between}
     times = dict.fromkeys(("seconds/sample", "seconds/reward", "seconds/update"), 1.0)
     folder.metrics(STEP | variances | times | {"kind": "train", "token_ratio": None})

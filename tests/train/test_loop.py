@@ -125,6 +125,7 @@ def test_the_run_folder_is_complete_and_its_model_is_anybodys(model_folder, tmp_
         "rollouts.jsonl",
         "model",
         "best",
+        "checkpoints",
         "curves.png",
         "summary.json",
     }
@@ -168,10 +169,10 @@ def test_trained_ids_are_the_sampled_ids(model_folder, tmp_path, monkeypatch):
 def test_prompts_are_the_same_ids_on_every_path(model_folder, tmp_path, monkeypatch):
     """A30: training, evaluation and cold start encode by one function, which writes one BOS (tests/models)."""
     from phloem.sample import HFSampler
-    from phloem.train import loop
+    from phloem.train import loop, prepare
 
     seen: dict[str, set[tuple[int, ...]]] = {}
-    sample, supervise = HFSampler.sample, loop.cold_start
+    sample, supervise = HFSampler.sample, prepare.cold_start
 
     def spy_sample(self, prompts, plan, keys):
         path = {loop.TRAINING: "training", loop.HELD_OUT: "evaluation"}[keys[0][0]]
@@ -183,7 +184,7 @@ def test_prompts_are_the_same_ids_on_every_path(model_folder, tmp_path, monkeypa
         return supervise(model, rows, *rest)
 
     monkeypatch.setattr(HFSampler, "sample", spy_sample)
-    monkeypatch.setattr(loop, "cold_start", spy_supervise)
+    monkeypatch.setattr(prepare, "cold_start", spy_supervise)
     wanted = config(
         model_folder,
         tmp_path / "run",

@@ -6,50 +6,72 @@ metrics.jsonl    one object per line: a training step, an evaluation, a cold-sta
 rollouts.jsonl   one group per line
 model/           the trained policy, as transformers (or peft) loads it
 best/            the policy of the best evaluation, if evaluations were asked for in between
+checkpoints/     what a run needs to go on (phloem.train.checkpoint)
 curves.png       the run as a picture
 summary.json     the figures printed at the end
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
-import math
 import os
 import platform
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-from safetensors import SafetensorError
-
+from phloem.analysis.plots import read_metrics
 from phloem.config import TrainConfig
 from phloem.credit import Credit
-from phloem.kinds import ConfigError, PhloemError
+from phloem.kinds import ConfigError
 from phloem.rewards.verdict import Status, Verdict
 from phloem.settings import to_yaml
 from phloem.tasks.task import Example
+from phloem.train.files import replace_text, to_json, writing
 from phloem.tree import Group
 
-__all__ = ["RunFolder", "group_record", "replaced_folder"]
+__all__ = ["RunFolder", "group_record"]
 
 PACKAGES = ("phloem", "torch", "transformers", "accelerate", "peft", "tokenizers", "safetensors", "numpy")
 BEFORE = ("config.yaml", "env.json", "metrics.jsonl", "rollouts.jsonl")
 """Files made before a model loads."""
-LATER = ("model", "best", "curves.png", "summary.json")
+LOCK = ".lock"
+LATER = ("model", "best", "checkpoints", "curves.png", "summary.json")
 BROKEN_OFF = (Status.BAD_GOLD, Status.FAULT, Status.TIMEOUT)
 """Judgements whose reason is kept beside the rollout, as for those that were not scored."""
 
 
 class RunFolder:
-    """Writes a run's files; lines are flushed as they are written, so a killed run keeps them."""
+    """Writes a run's files; lines are flushed as they are written, so a killed run keeps them.
 
-    def __init__(self, config: TrainConfig) -> None:
+    Of several processes only the first makes one that writes (`RunFolder.make`); the others hold the path
+    (`RunFolder.of_another`), and what they are told to write goes nowhere.
+
+    Attributes:
+        path: the folder.
+        writes: whether this process writes.
+    """
+
+    def __init__(self, path: Path, writes: bool) -> None:
+        self.path, self.writes = path, writes
+        self._begun = False
+        self._metrics: TextIO | None = None
+        self._rollouts: TextIO | None = None
+        self._held: TextIO | None = None
+
+    @classmethod
+    def of_another(cls, path: Path) -> RunFolder:
+        """The folder that another process writes."""
+        return cls(path, writes=False)
+
+    @classmethod
+    def make(cls, config: TrainConfig) -> RunFolder:
         """Makes the folder and writes what is known before a model loads.
 
         Raises:
@@ -57,25 +79,85 @@ class RunFolder:
         """
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         task = config.task.name.replace(":", "-")
-        self.path = Path(config.run.folder or f"runs/{task}-{config.credit.preset}-{stamp}")
-        self._begun = False
-        if (self.path / "metrics.jsonl").exists():
-            raise ConfigError(f"run.folder {self.path} holds a run already; name another folder or remove it")
-        if taken := [name for name in (*BEFORE, *LATER) if (self.path / name).exists()]:
+        folder = cls(Path(config.run.folder or f"runs/{task}-{config.credit.preset}-{stamp}"), writes=True)
+        if (folder.path / "metrics.jsonl").exists():
             raise ConfigError(
-                f"run.folder {self.path} holds {', '.join(taken)}, which a run writes; name a new or empty folder"
+                f"run.folder {folder.path} holds a run already; go on with `phloem train --resume {folder.path}`, or "
+                "name another folder"
+            )
+        if taken := [name for name in (*BEFORE, *LATER) if (folder.path / name).exists()]:
+            raise ConfigError(
+                f"run.folder {folder.path} holds {', '.join(taken)}, which a run writes; name a new or empty folder"
             )
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-            (self.path / "env.json").write_text(_json(environment(), indent=2), encoding="utf-8")
-            self._metrics: TextIO = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
-            self._rollouts: TextIO | None = None
-            if config.run.save_rollouts:
-                self._rollouts = (self.path / "rollouts.jsonl").open("a", encoding="utf-8")
+            folder.path.mkdir(parents=True, exist_ok=True)
+            replace_text(folder.path / "env.json", to_json(environment(), indent=2))
+            replace_text(folder.path / "config.yaml", to_yaml(config))
+            folder._open(config)
         except OSError as error:
-            self._take_back()
-            raise ConfigError(f"run.folder {self.path} cannot be written ({error}); name another one") from error
+            folder._take_back()
+            raise ConfigError(f"run.folder {folder.path} cannot be written ({error}); name another one") from error
+        return folder
+
+    @classmethod
+    def again(cls, config: TrainConfig) -> RunFolder:
+        """Opens the folder of a run that goes on; `rewind` then drops what came after its checkpoint.
+
+        Raises:
+            ConfigError: another process writes it, or it cannot be written.
+        """
+        folder = cls(Path(config.run.folder or ""), writes=True)
+        folder._begun = True
+        try:
+            folder._open(config)
+            replace_text(folder.path / "config.yaml", to_yaml(config))
+            env = json.loads((folder.path / "env.json").read_text("utf-8"))
+            env.setdefault("resumed", []).append(environment())
+            replace_text(folder.path / "env.json", to_json(env, indent=2))
+        except (OSError, json.JSONDecodeError) as error:
+            raise ConfigError(f"the run in {folder.path} cannot be opened again ({error})") from error
+        return folder
+
+    def _open(self, config: TrainConfig) -> None:
+        self._lock()
+        self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
+        if config.run.save_rollouts:
+            self._rollouts = (self.path / "rollouts.jsonl").open("a", encoding="utf-8")
+
+    def _lock(self) -> None:
+        """Holds the folder as long as this process lives. (A lock of this kind is not inherited by reward workers.)"""
+        self._held = (self.path / LOCK).open("w")
+        try:
+            fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            self._held = None
+            raise ConfigError(f"another process is writing the run in {self.path}: wait for it, or end it") from error
+        except OSError as error:  # some network file systems have no locks
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
+                raise
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Bytes written so far to each file that grows."""
+        files = [file for file in (self._metrics, self._rollouts) if file is not None]
+        return {Path(file.name).name: os.fstat(file.fileno()).st_size for file in files}
+
+    def rewind(self, lengths: Mapping[str, int]) -> None:
+        """Drops what was written after these lengths, so that steps taken again are logged once."""
+        for file in (self._metrics, self._rollouts):
+            if file is not None:
+                path = Path(file.name)
+                with writing(path):
+                    os.truncate(path, min(lengths.get(path.name, 0), path.stat().st_size))  # opened to append
+
+    def steps(self) -> list[dict[str, Any]]:
+        """The training steps logged so far."""
+        return [r for r in read_metrics(self.path / "metrics.jsonl") if r["kind"] == "train"]
+
+    @property
+    def how_to_go_on(self) -> str:
+        """For a run that was stopped."""
+        return f"go on with `phloem train --resume {self.path}`"
 
     def metrics(self, record: dict[str, Any]) -> None:
         """Appends one line to metrics.jsonl; figures that are not finite become null.
@@ -83,20 +165,22 @@ class RunFolder:
         Raises:
             PhloemError: it cannot be written any more (a full disk); so do the two below.
         """
-        self._append(self._metrics, _json(record))
+        if self._metrics is not None:
+            self._append(self._metrics, to_json(record))
 
-    def rollouts(self, records: Sequence[dict[str, Any]]) -> None:
-        """Appends groups to rollouts.jsonl, if the run keeps them."""
+    def rollouts(self, records: Iterable[dict[str, Any]]) -> None:
+        """Appends groups to rollouts.jsonl, if the run keeps them; they are not asked for if it does not."""
         if self._rollouts is not None:
-            self._append(self._rollouts, "".join(_json(record, ensure_ascii=False) for record in records))
+            self._append(self._rollouts, "".join(to_json(record, ensure_ascii=False) for record in records))
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
-        with _writing(self.path / name):
-            (self.path / name).write_text(_json(content, indent=2), encoding="utf-8")
+        if self.writes:
+            with writing(self.path / name):
+                (self.path / name).write_text(to_json(content, indent=2), encoding="utf-8")
 
     def _append(self, file: TextIO, text: str) -> None:
         self._begun = True
-        with _writing(Path(file.name)):
+        with writing(Path(file.name)):
             file.write(text)
             file.flush()
 
@@ -106,12 +190,16 @@ class RunFolder:
             if file is not None:
                 with suppress(OSError):  # what could not be flushed was an error when it was written
                     file.close()
-        if not self._begun:
+        if self._held is not None:
+            with suppress(OSError):
+                (self.path / LOCK).unlink()
+            self._held.close()
+        if self.writes and not self._begun:
             self._take_back()
 
     def _take_back(self) -> None:
         with suppress(OSError):  # it was never made, or holds something else as well
-            for name in BEFORE:
+            for name in (*BEFORE, LOCK):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
 
@@ -179,53 +267,3 @@ def group_record(
             "advantage": credit.advantage_B.tolist(),
         },
     }
-
-
-@contextmanager
-def replaced_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill beside `path`; it takes the place of `path` once it is whole.
-
-    A kill while it is filled leaves `path` as it was. (Between the two renames `path` is missing for a moment; the
-    old folder is then found as `path.old`.)
-
-    Raises:
-        PhloemError: it cannot be filled (a full disk); `path` is as it was.
-    """
-    aside, old = path.with_name(path.name + ".new"), path.with_name(path.name + ".old")
-    for leftover in (aside, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    with _writing(path):
-        aside.mkdir(parents=True)
-        yield aside
-        if path.exists():
-            path.rename(old)
-        aside.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Says which file could not be written."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise PhloemError(
-            f"{path} cannot be written ({error}): make room on its disk, or name another run.folder"
-        ) from error
-
-
-def _json(content: dict[str, Any], **how: Any) -> str:
-    return json.dumps(_plain(content), allow_nan=False, **how) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    """Built-in types only, and null for what is not finite: JSON has no NaN."""
-    if isinstance(value, dict):
-        return {str(key): _plain(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value

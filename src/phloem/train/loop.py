@@ -5,40 +5,38 @@ Reads from top to bottom. What a rule does to credit is data (`phloem.presets`);
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
-from accelerate.utils import set_seed
-from torch.optim.lr_scheduler import LambdaLR
-from transformers.utils.logging import disable_progress_bar
 
 from phloem import presets, tasks
 from phloem.config import ConfigError, TrainConfig
 from phloem.evaluate.held_out import Gain, HeldOut, paired_gain
-from phloem.kinds import PhloemError
+from phloem.kinds import PhloemError, Stopped
 from phloem.loss import LossSums
 from phloem.sample import ForkPlan, Sampler, check_engine, make_sampler
 from phloem.tasks.enough import require_enough
-from phloem.tasks.task import Example, Task
+from phloem.tasks.task import Task
 from phloem.train.alarms import Alarms
-from phloem.train.cold_start import cold_start, demonstration_rows
-from phloem.train.evaluation import Evaluator, score_groups
+from phloem.train.checkpoint import Checkpoints, Progress, Saved, random_state, set_random_state
+from phloem.train.evaluation import Evaluator
 from phloem.train.folder import RunFolder, group_record
 from phloem.train.metrics import step_metrics
+from phloem.train.optimiser import Optimiser
 from phloem.train.policy import Policy
+from phloem.train.prepare import idle_settings, open_folder, run_cold_start, set_up_process
+from phloem.train.prompts import PromptStream, check_prompts, digest
+from phloem.train.ranks import Ranks
 from phloem.train.report import report
-from phloem.train.schedule import rate_factor
+from phloem.train.resume import require_same_run
+from phloem.train.rollouts import Collector
 from phloem.train.shaping import shaped
 from phloem.train.speed import Speed, expected_plan
 from phloem.train.step import Batch, Objective, Reference, make_batch, update
+from phloem.train.stop import StopSignals
 from phloem.train.unchanged import why_unchanged
 from phloem.train.view import View
 
@@ -75,194 +73,288 @@ class RunResult:
     tokenizer: Any
 
 
-def train(config: TrainConfig, task: Task | None = None) -> RunResult:
+def train(config: TrainConfig, task: Task | None = None, *, resume: bool = False) -> RunResult:
     """Trains a policy as the settings say and fills a run folder.
 
     Args:
         config: the settings.
         task: prompts, answers and rewards; None: the one that `config.task` names. With a task of one's own, only
             `task.system_prompt` and `task.chat_template` of the settings are used, and the rest is said to be idle.
+        resume: go on with the run in `config.run.folder`, from its newest complete checkpoint. On CPU, and with as
+            many processes as before, the result is the one of a run that never stopped, bit for bit.
 
     Raises:
         ConfigError: settings that cannot be honoured; before a model loads wherever that can be known.
         PhloemError: a model, data set or reward that cannot be used, or a run that trained nothing.
+        Stopped: Ctrl-C or SIGTERM; a checkpoint of the last finished step is in the folder.
     """
     rule = presets.from_config(config.credit, config.sample.max_completion_tokens)
     credit = config.credit
     objective = Objective(rule, config.sample.temperature, credit.dual_clip, credit.entropy, credit.tis_cap)
-    idle = None if task is None else _idle_settings(config)
+    idle = None if task is None else idle_settings(config)
     task = tasks.get(config.task, config.run.seed) if task is None else task
     if idle is not None:
         config = replace(config, task=replace(config.task, name=task.name))
     check_engine(config.sample)
     require_enough(task, config)
-    folder, view = RunFolder(config), View(config.run.view)
+    if resume:
+        require_same_run(config)
+    ranks = Ranks.join()
+    view = View(config.run.view if ranks.first else "none")
+    folder = open_folder(config, ranks, resume)
     try:
         view.say(f"run folder {folder.path}")
         for note in (*getattr(task, "notes", ()), *(idle or ())):
             view.say(f"{task.name}: {note}")
-        _set_up_process(config)
-        policy = Policy.load(config, view.say)
-        view.say(
-            f"{config.model.path}: {sum(p.numel() for p in policy.trained):,} trained parameters on "
-            f"{policy.device}, tree attention {policy.engine!r}"
-        )
-        _check_prompts(policy, task)
-        view.say(f"at full lengths: {expected_plan(policy, task)}")
-        _cold_start(policy, task, folder, view)
-        trainer = _Trainer(policy, task, objective, folder, view)
-        before = trainer.evaluate(0, config.evaluation.prompts, "held-out before")
-        try:
-            trainer.run()
-        except (KeyboardInterrupt, PhloemError):
-            _keep(trainer, policy, folder, view)
-            raise
-        if config.run.save_model:  # before the last evaluation: what ends that early loses no weights
-            policy.save(folder.path / "model")
-        after = trainer.evaluate(config.optim.steps, config.evaluation.prompts, "held-out after")
-        result = RunResult(
-            folder=folder.path,
-            steps=config.optim.steps,
-            before=before,
-            after=after,
-            gain=paired_gain(before, after) if before is not None and after is not None else None,
-            constant_baseline=trainer.evaluate.constant_baseline,
-            model=policy.model,
-            tokenizer=policy.tokenizer,
-        )
+        with StopSignals(view.say) as stop:
+            result = _run(_ready(config, task, objective, folder, view, ranks, resume), stop)
         view.close()
-        report(result, config, folder, view)
+        if ranks.first:
+            report(result, config, folder, view)
+            if not config.run.save_model:
+                Checkpoints(folder.path, 0).clear()
         return result
+    except Stopped as stopped:
+        raise Stopped(stopped.signal, stopped.args[0] or f"stopped; {folder.how_to_go_on}") from None
     finally:
         view.close()
         folder.close()
 
 
-def _keep(trainer: _Trainer, policy: Policy, folder: RunFolder, view: View) -> None:
-    """Saves the policy of a run that stops on the way."""
-    view.close()
-    if trainer.done and policy.config.run.save_model:
-        policy.save(folder.path / "model")
-        view.say(f"stopped after step {trainer.done}; the policy of then is in {folder.path / 'model'}")
+def _ready(
+    config: TrainConfig,
+    task: Task,
+    objective: Objective,
+    folder: RunFolder,
+    view: View,
+    ranks: Ranks,
+    resume: bool,
+) -> _Trainer:
+    """Before the next step: of a new run after the cold start and the first evaluation, else from a checkpoint."""
+    set_up_process(config)
+    found = Checkpoints(folder.path, config.run.keep_checkpoints)
+    saved = ranks.from_first(lambda: found.newest(view.say)) if resume else None
+    policy = Policy.load(config, view.say, None if saved is None else saved.model)
+    view.say(
+        f"{config.model.path}: {sum(p.numel() for p in policy.trained):,} trained parameters on "
+        f"{policy.device}, tree attention {policy.engine!r}"
+    )
+    check_prompts(policy, task)
+    view.say(f"at full lengths: {expected_plan(policy, task)}")
+    if saved is None:
+        folder.rewind({})
+        run_cold_start(policy, task, folder, view)
+    trainer = _Trainer(policy, task, objective, folder, view, ranks)
+    if saved is None:
+        trainer.begin()
+    else:
+        trainer.restore(saved)
+    return trainer
 
 
-def _check_prompts(policy: Policy, task: Task) -> None:
-    """Every prompt that will be used must leave room for a completion in the model's context."""
-    config = policy.config
-    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
-    for example in (*task.train, *task.held_out[: config.evaluation.prompts]) if context else ():
-        length = len(policy.prompt_ids(example))
-        if length + config.sample.max_completion_tokens > context:
-            raise ConfigError(
-                f"the prompt of example {example.id} has {length} tokens; with {config.sample.max_completion_tokens} "
-                f"for the completion that is over the model's context of {context}. Shorten it, drop it, or lower "
-                "sample.thought_tokens and sample.answer_tokens"
-            )
-
-
-def _idle_settings(config: TrainConfig) -> tuple[str, ...]:
-    """What the settings say of a built-in task while the task comes from Python."""
-    fields = ("name", "args", "train_size", "held_out_size", "format_weight")
-    default = type(config.task)()
-    changed = [f"task.{name}" for name in fields if getattr(config.task, name) != getattr(default, name)]
-    return (f"given from Python, so these settings do nothing: {', '.join(changed)}",) if changed else ()
-
-
-def _set_up_process(config: TrainConfig) -> None:
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    disable_progress_bar()  # the view shows how far things are
-    if config.run.threads:
-        torch.set_num_threads(config.run.threads)
-    set_seed(config.run.seed)
-
-
-def _cold_start(policy: Policy, task: Task, folder: RunFolder, view: View) -> None:
-    config = policy.config.cold_start
-    if not config.steps:
-        return
-    rows = demonstration_rows(task.train, policy.prompt_ids, policy.demonstration_ids)
-    view.phase("cold start", config.steps)
-    losses = cold_start(policy.model, rows, config, policy, policy.config.run.seed)
-    for step, loss in enumerate(losses, start=1):
-        folder.metrics({"kind": "cold_start", "step": step, "loss": loss})
-        view.advance(step, f"loss {loss:.3f}")
-    policy.model.eval()
+def _run(trainer: _Trainer, stop: StopSignals) -> RunResult:
+    """The steps that are left and the last evaluation."""
+    config, before = trainer.config, trainer.progress.before
+    trainer.run(stop)
+    after = trainer.evaluate(config.optim.steps, config.evaluation.prompts, "held-out after")
+    return RunResult(
+        folder=trainer.folder.path,
+        steps=config.optim.steps,
+        before=before,
+        after=after,
+        gain=paired_gain(before, after) if before is not None and after is not None else None,
+        constant_baseline=trainer.evaluate.constant_baseline,
+        model=trainer.policy.model,
+        tokenizer=trainer.policy.tokenizer,
+    )
 
 
 class _Trainer:
-    """The policy with its optimiser, sampler and logs; `run` takes all steps."""
+    """The policy with its optimiser, sampler and logs; `run` takes the steps that are left."""
 
-    def __init__(self, policy: Policy, task: Task, objective: Objective, folder: RunFolder, view: View) -> None:
+    def __init__(
+        self, policy: Policy, task: Task, objective: Objective, folder: RunFolder, view: View, ranks: Ranks
+    ) -> None:
         config = policy.config
         self.policy, self.task, self.objective, self.config = policy, task, objective, config
-        self.folder, self.view = folder, view
+        self.folder, self.view, self.ranks = folder, view, ranks
         self.sampler: Sampler = make_sampler(
             policy.model, policy.tokenizer, config.sample, eos_ids=policy.end_ids, seed=config.run.seed
         )
         self.plan = ForkPlan.from_config(config.sample)
-        self.evaluate = Evaluator(policy, task, self.sampler, folder, view, HELD_OUT)
+        self.prompts = PromptStream(task.train, config.run.seed)
+        self.collect = Collector(policy, task, self.sampler, ranks)
+        self.evaluate = Evaluator(self.collect, folder, view, HELD_OUT)
         self.speed = Speed(policy)
         self.reference = Reference(policy.model) if objective.rule.beta > 0 else None
-        optimiser = torch.optim.AdamW(
-            policy.trained, lr=config.optim.lr, betas=config.optim.betas, weight_decay=config.optim.weight_decay
-        )
-        self.schedule = LambdaLR(optimiser, partial(rate_factor, config=config.optim))
-        self.optimiser = policy.accelerator.prepare(optimiser)
-        self.done = 0
+        self.optimiser = Optimiser(policy.named, config.optim)
+        self.checkpoints = Checkpoints(folder.path, config.run.keep_checkpoints)
+        self.progress = Progress(start=policy.fingerprint())
+        self.moved = False
 
-    def run(self) -> None:
-        """Takes `optim.steps` steps; evaluates and keeps the best policy in between, if asked to."""
-        every, steps = self.config.evaluation.every, self.config.optim.steps
-        start, best = self.policy.fingerprint(), float("-inf")
+    def begin(self) -> None:
+        """The first evaluation and the first checkpoint, so that neither they nor the cold start are done again."""
+        if self.config.run.checkpoint_every:
+            copies = self.config.run.keep_checkpoints + 1
+            self.ranks.from_first(lambda: self.checkpoints.require_room(copies * self._checkpoint_bytes, "checkpoints"))
+        self.progress.before = self.evaluate(0, self.config.evaluation.prompts, "held-out before")
+        if self.config.run.checkpoint_every:
+            if self.reference is not None:
+                kept = self.reference.state()
+                self.ranks.from_first(lambda: self.checkpoints.save_reference(kept))
+            self._save_checkpoint()
+        self.ranks.require_equal("weights", self.progress.start)
+
+    @property
+    def _checkpoint_bytes(self) -> int:
+        return self.policy.saved_bytes + 2 * sum(p.nbytes for p in self.policy.trained)
+
+    def _save_checkpoint(self) -> None:
+        """Writes all that a run needs to go on after this step."""
+        progress = replace(self.progress, updates=self.optimiser.updates, taken=self.prompts.taken)
+        weights, data = self.policy.fingerprint(), digest(self.task)
+        optimiser, states = self.optimiser.state(), self.ranks.gather(random_state())
+
+        def write() -> None:
+            self.checkpoints.require_room(self._checkpoint_bytes, f"the checkpoint of step {progress.step}")
+            saved = Saved(Path(), progress, weights, data, self.ranks.size, self.folder.lengths)
+            self.checkpoints.save(saved, self.policy.write, optimiser, states)
+
+        self.ranks.from_first(write)
+
+    def restore(self, saved: Saved) -> None:
+        """Takes the place of the trainer that wrote a checkpoint."""
+        step, steps = saved.progress.step, self.config.optim.steps
+        if saved.data != digest(self.task):
+            raise ConfigError(
+                f"the training examples are not those of the run in {self.folder.path}: give it the same data again, "
+                "or start a new run from its model"
+            )
+        if step > steps or (step == steps and (self.folder.path / "summary.json").exists()):
+            raise ConfigError(
+                f"the run in {self.folder.path} has taken its {step} steps: set optim.steps above {step} to go on"
+            )
+        if self.policy.fingerprint() != saved.weights:
+            raise PhloemError(f"{saved.model} was loaded with other weights than were saved: load it elsewhere to see")
+        self.progress = saved.progress
+        self.prompts.taken = saved.progress.taken
+        self.moved = saved.weights != saved.progress.start
+        self.optimiser.restore(saved.optimiser(), saved.progress.updates)
+        if self.reference is not None:
+            self.reference.restore(saved.reference())
+        self.folder.rewind(saved.lengths)
+        self.view.say(f"going on after step {step} of {steps}, from {saved.path}")
+        if saved.processes != self.ranks.size:
+            self.view.say(f"{saved.processes} processes wrote it, {self.ranks.size} go on: equal up to rounding")
+        set_random_state(saved.random_states(), self.ranks.rank, self.config.run.seed)
+
+    def run(self, stop: StopSignals) -> None:
+        """Takes the steps that are left, then saves the policy.
+
+        Raises:
+            TrainError: an alarm that stops the run, or no weight changed.
+            Stopped: a signal asked for it; a checkpoint is written.
+        """
+        try:
+            with stop.deferred():
+                self._take_steps(stop)
+            if self.policy.fingerprint() == self.progress.start:
+                raise TrainError(why_unchanged(self.folder.path, self.config))
+        except Stopped:
+            raise
+        except (KeyboardInterrupt, PhloemError):
+            self._keep_policy()
+            raise
+        self._save_policy("model")  # before the last evaluation: what ends that early loses no weights
+
+    def _take_steps(self, stop: StopSignals) -> None:
+        progress, every, steps = self.progress, self.config.run.checkpoint_every, self.config.optim.steps
         alarms = Alarms(self.config)
-        self.view.phase("training", steps)
-        for step, examples in enumerate(_batches(self.task.train, self.config), start=1):
-            record = self.step(step, examples)
-            self.done = step
-            self.folder.metrics(record)
-            self.view.step(step, record)
-            for alarm in alarms(record):
-                self.folder.metrics({"kind": "alarm", "step": step, **alarm._asdict()})
-                if alarm.stop:
-                    raise TrainError(alarm.message)
-                self.view.say(f"WARNING: {alarm.message}")
-            if every and step % every == 0 and step < steps:
-                found = self.evaluate(step, self.config.evaluation.prompts_between, "held-out")
-                if found is not None and found.mean > best:
-                    best = found.mean
-                    self.policy.save(self.folder.path / "best")
-                self.view.phase("training", steps, done=step)
-        if self.policy.fingerprint() == start:
-            raise TrainError(why_unchanged(self.folder.path, self.config))
+        alarms.replay(self.ranks.from_first(self.folder.steps))
+        self.view.phase("training", steps, done=progress.step)
+        while progress.step < steps:
+            record = self.step(progress.step + 1)
+            progress.step += 1
+            self._log(record, alarms)
+            self._evaluate_between()
+            heard = next((number for number in self.ranks.gather(stop.heard) if number is not None), None)
+            last = progress.step == steps
+            if every and (heard or last or progress.step % every == 0):
+                self._save_checkpoint()
+            if heard and not last:
+                self._stop(heard)
 
-    def step(self, step: int, examples: Sequence[Example]) -> dict[str, Any]:
+    def _log(self, record: dict[str, Any], alarms: Alarms) -> None:
+        self.folder.metrics(record)
+        self.view.step(record["step"], record)
+        for alarm in alarms(record):
+            self.folder.metrics({"kind": "alarm", "step": record["step"], **alarm._asdict()})
+            if alarm.stop:
+                raise TrainError(alarm.message)
+            self.view.say(f"WARNING: {alarm.message}")
+
+    def _evaluate_between(self) -> None:
+        """Evaluates and keeps the best policy, if asked to and due."""
+        config, step = self.config.evaluation, self.progress.step
+        if not config.every or step % config.every or step == self.config.optim.steps:
+            return
+        found = self.evaluate(step, config.prompts_between, "held-out")
+        if found is not None and found.mean > self.progress.best:
+            self.progress.best = found.mean
+            self._save_policy("best")
+        self.view.phase("training", self.config.optim.steps, done=step)
+
+    def _save_policy(self, name: str) -> None:
+        if self.config.run.save_model or name == "best":
+            self.ranks.from_first(lambda: self.policy.save(self.folder.path / name))
+
+    def _keep_policy(self) -> None:
+        """Saves the policy of a run that ends on the way; asks no other process, they may be gone."""
+        self.view.close()
+        if self.progress.step and self.config.run.save_model and self.ranks.first:
+            self.policy.save(self.folder.path / "model")
+            self.view.say(
+                f"stopped after step {self.progress.step}; the policy of then is in {self.folder.path / 'model'}"
+            )
+
+    def _stop(self, heard: int) -> None:
+        self.view.close()
+        said = f"stopped after step {self.progress.step}; {self.folder.how_to_go_on}"
+        if not self.config.run.checkpoint_every:
+            self._save_policy("model")
+            said = f"stopped after step {self.progress.step}; run.checkpoint_every is 0, so only its policy was kept"
+        raise Stopped(heard, said)
+
+    def step(self, step: int) -> dict[str, Any]:
         """One training step: sample, reward, tree, credit, backward, update. Returns its metrics."""
-        clock = _Clock()
+        begun = perf_counter()
+        examples = self.prompts.take(self.config.optim.prompts_per_step)
         keys = [(TRAINING, step, i) for i in range(len(examples))]
-        prompts = [self.policy.prompt_ids(example) for example in examples]
-        groups = self.sampler.sample(prompts, self.plan, keys)
-        clock.lap("sample")
+        found = self.collect(examples, self.plan, keys)
 
-        verdicts = score_groups(self.policy, self.task, groups, examples)
-        groups = [g.with_rewards([v.reward for v in own]) for g, own in zip(groups, verdicts, strict=True)]
-        groups = [shaped(g, self.config) for g in groups]
-        clock.lap("reward")
-
+        collected = perf_counter()
+        groups = [shaped(group, self.config) for group in found.groups]
         batch = make_batch(groups, self.objective, self.config.optim.pack_tokens, self.policy.device)
-        rate = self.schedule.get_last_lr()[0]
+        rate = self.optimiser.rate
         batch, sums, norms = self._update(batch, step)
-        clock.lap("update")
+        updated = perf_counter()
 
-        described = zip(examples, groups, batch.credits, verdicts, strict=True)
-        self.folder.rollouts([group_record(step, e, g, c, v, self.policy.raw_text) for e, g, c, v in described])
-        figures = step_metrics(groups, len(self.plan.stages), verdicts, batch, sums, norms)
-        return {"kind": "train", "step": step, **figures, "lr": rate, **self.speed.figures(batch), **clock.seconds()}
+        described = zip(examples, groups, batch.credits, found.verdicts, strict=True)
+        self.folder.rollouts(group_record(step, e, g, c, v, self.policy.raw_text) for e, g, c, v in described)
+        figures = step_metrics(groups, len(self.plan.stages), found.verdicts, batch, sums, norms)
+        seconds = {
+            "seconds/sample": found.sample,
+            "seconds/reward": found.reward,
+            "seconds/update": updated - collected,
+            "seconds": perf_counter() - begun,
+        }
+        return {"kind": "train", "step": step, **figures, "lr": rate, **self.speed.figures(batch), **seconds}
 
     def _update(self, batch: Batch, step: int) -> tuple[Batch, LossSums, list[float]]:
         """The step's optimiser updates; none if no group has anything to train."""
         model, sums, norms = self.policy.model, LossSums(), []
         if not batch.packs:
-            self._advance_schedule(self.config.optim.updates_per_step)
+            self.optimiser.skip(self.config.optim.updates_per_step)
             return batch, sums, norms
         model.train()
         if self.reference is not None:
@@ -272,56 +364,28 @@ class _Trainer:
                 batch, sums = update(model, batch, self.objective, self.policy)
             norms.append(self._clip_gradient(step))
             self.optimiser.step()
-            self._advance_schedule(1)
-            self.optimiser.zero_grad(set_to_none=True)
         self.speed.compare_with_rows(batch)
         model.eval()
         self.sampler.sync()
+        self._require_moved(norms)
         return batch, sums, norms
 
-    def _advance_schedule(self, updates: int) -> None:
-        """The schedule counts planned updates, so that a step with nothing to train does not stretch it."""
-        with warnings.catch_warnings():  # a first step without an update is no mistake in the order of calls
-            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
-            for _ in range(updates):
-                self.schedule.step()
+    def _require_moved(self, norms: list[float]) -> None:
+        """The first update by a gradient must change a weight; looked at once."""
+        if self.moved or not any(norms):
+            return
+        self.moved = True
+        if self.policy.fingerprint() == self.progress.start:
+            raise TrainError(
+                f"the first update changed no weight: the learning rate (optim.lr {self.config.optim.lr:g}) is too small "
+                f"for {self.config.model.dtype} weights; raise it, or set model.dtype to float32"
+            )
 
     def _clip_gradient(self, step: int) -> float:
-        """Clips the gradient to `optim.max_grad_norm` and returns its norm before that."""
-        bound = self.config.optim.max_grad_norm
-        norm = self.policy.accelerator.clip_grad_norm_(self.policy.trained, float("inf") if bound is None else bound)
-        value = float(norm) if norm is not None else 0.0
-        if not np.isfinite(value):
+        norm = self.optimiser.clip_gradient()
+        if not np.isfinite(norm):
             raise TrainError(
                 f"the gradient of step {step} is not finite, and its update was not taken. Lower optim.lr, or train in "
                 "float32 (model.autocast false)"
             )
-        return value
-
-
-def _batches(examples: Sequence[Example], config: TrainConfig) -> Iterator[list[Example]]:
-    """The examples of each step: every epoch is a fresh permutation, and a batch may run into the next one."""
-    order: list[int] = []
-    epoch = 0
-    for _ in range(config.optim.steps):
-        while len(order) < config.optim.prompts_per_step:
-            order += np.random.default_rng([config.run.seed, epoch]).permutation(len(examples)).tolist()
-            epoch += 1
-        yield [examples[i] for i in order[: config.optim.prompts_per_step]]
-        order = order[config.optim.prompts_per_step :]
-
-
-class _Clock:
-    """Seconds of the parts of a step."""
-
-    def __init__(self) -> None:
-        self._start = self._last = perf_counter()
-        self._laps: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        now = perf_counter()
-        self._laps[f"seconds/{name}"] = now - self._last
-        self._last = now
-
-    def seconds(self) -> dict[str, float]:
-        return {**self._laps, "seconds": perf_counter() - self._start}
+        return norm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from phloem.config import TrainConfig
+from phloem.config import LoraConfig, TrainConfig
 from phloem.forward import prepare
 from phloem.models import decode_completion, encode_completion, encode_prompt, eos_ids, load_model
 from phloem.tasks.task import Example
-from phloem.train.folder import replaced_folder
+from phloem.train.files import replaced_folder
 
 __all__ = ["Policy"]
 
@@ -33,22 +33,36 @@ class Policy:
     engine: str
 
     @classmethod
-    def load(cls, config: TrainConfig, announce: Callable[[str], None]) -> Policy:
-        """Loads and prepares the model that `config.model` names.
+    def load(cls, config: TrainConfig, announce: Callable[[str], None], saved: Path | None = None) -> Policy:
+        """Loads and prepares the model that `config.model` names, or the one of a folder that `save` filled.
 
         Raises:
             PhloemError: it cannot be loaded, has nothing to train, or the tree forward cannot serve it.
         """
         # Precision is ours (`autocast`): accelerate fixes it once per process, and a process may train twice.
         accelerator = Accelerator()
-        model, tokenizer = load_model(config.model, device=accelerator.device)
+        source = config.model
+        if saved is not None:  # adapters and their settings are in the folder
+            source = replace(source, path=str(saved), lora=LoraConfig())
+        model, tokenizer = load_model(source, device=accelerator.device)
         engine = prepare(model, config.model.attention, announce=announce)
         return cls(model, tokenizer, accelerator, config, engine)
 
     @cached_property
+    def named(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters that are trained, by name."""
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    @cached_property
     def trained(self) -> list[torch.nn.Parameter]:
         """The parameters that are trained."""
-        return [p for p in self.model.parameters() if p.requires_grad]
+        return list(self.named.values())
+
+    @property
+    def saved_bytes(self) -> int:
+        """About what `save` writes: of a model with adapters the adapters only."""
+        adapted = hasattr(self.model, "peft_config")
+        return sum(p.nbytes for p in (self.trained if adapted else self.model.parameters()))
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
@@ -91,15 +105,22 @@ class Policy:
         return digest.hexdigest()
 
     def save(self, path: Path) -> None:
-        """Writes the policy as transformers (or peft) loads it, aside first and then in place of `path`."""
-        # The attention back end is ours; the saved model is anybody's.
-        model = self.accelerator.unwrap_model(self.model)
-        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        own = inner.config._attn_implementation
+        """Writes the policy as transformers (or peft) loads it, aside first and then in place of `path`.
+
+        Raises:
+            PhloemError: it cannot be written; what was at `path` is as it was.
+        """
         with replaced_folder(path) as aside:
-            inner.config._attn_implementation = "sdpa"
-            try:
-                model.save_pretrained(aside)
-            finally:
-                inner.config._attn_implementation = own
-            self.tokenizer.save_pretrained(aside)
+            self.write(aside)
+
+    def write(self, folder: Path) -> None:
+        """Writes the policy into a folder; a kill on the way leaves half of it."""
+        # The attention back end is ours; the saved model is anybody's.
+        inner = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        own = inner.config._attn_implementation
+        inner.config._attn_implementation = "sdpa"
+        try:
+            self.model.save_pretrained(folder)
+        finally:
+            inner.config._attn_implementation = own
+        self.tokenizer.save_pretrained(folder)

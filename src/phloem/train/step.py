@@ -5,7 +5,7 @@ Nothing here knows a rule by name: a rule is data, and credit is three numbers p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -206,7 +206,19 @@ class Reference:
 
     def __init__(self, model: nn.Module) -> None:
         """To be made before the first update. What is not trained (a base under adapters) is not copied."""
-        self._kept = [(p, p.detach().clone()) for p in model.parameters() if p.requires_grad]
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._names = list(trained)
+        self._kept = [(p, p.detach().clone()) for p in trained.values()]
+
+    def state(self) -> dict[str, Tensor]:
+        """The kept parameters by name."""
+        return {name: kept.cpu().contiguous() for name, (_, kept) in zip(self._names, self._kept, strict=True)}
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Holds on to what `state` returned in a run that goes on."""
+        for name, (_, kept) in zip(self._names, self._kept, strict=True):
+            kept.copy_(state[name])
 
     @contextmanager
     def _in_place(self, model: nn.Module) -> Iterator[None]:

@@ -1,0 +1,98 @@
+"""Files that are whole or not there, and errors that say which file could not be written."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from phloem.kinds import PhloemError
+
+__all__ = ["replace_text", "replaced_folder", "to_json", "writing"]
+
+
+@contextmanager
+def replaced_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill beside `path`; it takes the place of `path` once it is whole and on the disk.
+
+    A kill while it is filled leaves `path` as it was. (Between the two renames `path` is missing for a moment; the
+    old folder is then found as `path.old`.) Its files get the permissions that new files get, whoever wrote them.
+
+    Raises:
+        PhloemError: it cannot be filled (a full disk); `path` is as it was.
+    """
+    aside, old = path.with_name(path.name + ".new"), path.with_name(path.name + ".old")
+    for leftover in (aside, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with writing(path):
+        aside.mkdir(parents=True)
+        yield aside
+        _settle(aside)
+        if path.exists():
+            path.rename(old)
+        aside.rename(path)
+        _to_disk(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _settle(folder: Path) -> None:
+    """Brings a folder's files to the disk; safetensors leaves its files unreadable to others, which is mended here."""
+    mode = folder.stat().st_mode & 0o666
+    for path in (*folder.rglob("*"), folder):
+        if path.is_file():
+            path.chmod(mode)
+        _to_disk(path)
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a text file whole or not at all."""
+    aside = path.with_name(path.name + ".new")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(path)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Says which file could not be written."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise PhloemError(
+            f"{path} cannot be written ({error}): make room on its disk, or name another run.folder"
+        ) from error
+
+
+def to_json(content: dict[str, Any], **how: Any) -> str:
+    """One line of JSON (unless `how` says otherwise) in built-in types; what is not finite becomes null."""
+    return json.dumps(_plain(content), allow_nan=False, **how) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Built-in types only, and null for what is not finite: JSON has no NaN."""
+    if isinstance(value, dict):
+        return {str(key): _plain(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

@@ -1,0 +1,66 @@
+"""Which training examples come next, and whether their prompts leave room for a completion."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from phloem.config import ConfigError
+from phloem.tasks.task import Example, Task
+from phloem.train.policy import Policy
+
+__all__ = ["PromptStream", "check_prompts", "digest"]
+
+
+class PromptStream:
+    """Training examples without end: every epoch is a fresh permutation, and a batch may run into the next one.
+
+    What comes next depends on the seed and on how many were taken, and on nothing else.
+
+    Attributes:
+        taken: how many examples were taken so far.
+    """
+
+    def __init__(self, examples: Sequence[Example], seed: int, taken: int = 0) -> None:
+        self.taken = taken
+        self._examples = examples
+        self._order = lru_cache(maxsize=2)(
+            lambda epoch: np.random.default_rng([seed, epoch]).permutation(len(examples)).tolist()
+        )
+
+    def take(self, count: int) -> list[Example]:
+        """The next `count` examples."""
+        places = [divmod(i, len(self._examples)) for i in range(self.taken, self.taken + count)]
+        self.taken += count
+        return [self._examples[self._order(epoch)[place]] for epoch, place in places]
+
+
+def digest(task: Task) -> str:
+    """A digest of the training examples in their order; a run that goes on must find the same ones."""
+    found = hashlib.blake2b(digest_size=16)
+    for example in task.train:
+        found.update(repr((example.id, example.prompt, example.answer)).encode())
+    return found.hexdigest()
+
+
+def check_prompts(policy: Policy, task: Task) -> None:
+    """Every prompt that will be used must leave room for a completion in the model's context.
+
+    Raises:
+        ConfigError: one does not.
+    """
+    config = policy.config
+    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    if context is None:
+        return
+    for example in (*task.train, *task.held_out[: config.evaluation.prompts]):
+        length = len(policy.prompt_ids(example))
+        if length + config.sample.max_completion_tokens > context:
+            raise ConfigError(
+                f"the prompt of example {example.id} has {length} tokens; with {config.sample.max_completion_tokens} "
+                f"for the completion that is over the model's context of {context}. Shorten it, drop it, or lower "
+                "sample.thought_tokens and sample.answer_tokens"
+            )
