@@ -251,7 +251,7 @@ def no_file_longer_than(size: int) -> Iterator[None]:
 def test_a_full_disk_is_named_and_keeps_the_lines_written_before(place, capsys, room):
     """Full while rollouts are written, and while the model is saved."""
     with no_file_longer_than(room):
-        status = run(optim__steps="3", optim__prompts_per_step="1", sample__thoughts="16")
+        status = run(optim__steps="3", optim__prompts_per_step="1", sample__thoughts="16", run__checkpoint_every="0")
     err = capsys.readouterr().err
     assert status == 1
     assert "phloem: run/" in err

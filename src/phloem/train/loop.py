@@ -377,8 +377,8 @@ class _Trainer:
         self.moved = True
         if self.policy.fingerprint() == self.progress.start:
             raise TrainError(
-                f"the first update changed no weight: the learning rate (optim.lr {self.config.optim.lr:g}) is too small "
-                f"for {self.config.model.dtype} weights; raise it, or set model.dtype to float32"
+                f"the first update changed no weight: the learning rate (optim.lr {self.config.optim.lr:g}) is too "
+                f"small for {self.config.model.dtype} weights; raise it, or set model.dtype to float32"
             )
 
     def _clip_gradient(self, step: int) -> float:
