@@ -194,7 +194,7 @@ class RunFolder:
             with suppress(OSError):
                 (self.path / LOCK).unlink()
             self._held.close()
-        if self.writes and not self._begun:
+        if self.writes and not self._begun and not (self.path / "checkpoints").exists():
             self._take_back()
 
     def _take_back(self) -> None:

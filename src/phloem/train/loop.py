@@ -259,7 +259,7 @@ class _Trainer:
             with stop.deferred():
                 self._take_steps(stop)
             if self.policy.fingerprint() == self.progress.start:
-                raise TrainError(why_unchanged(self.folder.path, self.config))
+                raise TrainError(self.ranks.from_first(lambda: why_unchanged(self.folder.path, self.config)))
         except Stopped:
             raise
         except (KeyboardInterrupt, PhloemError):
@@ -276,6 +276,7 @@ class _Trainer:
             record = self.step(progress.step + 1)
             progress.step += 1
             self._log(record, alarms)
+            self._require_moved(record)
             self._evaluate_between()
             heard = next((number for number in self.ranks.gather(stop.heard) if number is not None), None)
             last = progress.step == steps
@@ -292,6 +293,14 @@ class _Trainer:
             if alarm.stop:
                 raise TrainError(alarm.message)
             self.view.say(f"WARNING: {alarm.message}")
+
+    def _require_moved(self, record: dict[str, Any]) -> None:
+        """The first update by a gradient must change a weight; looked at once."""
+        if self.moved or not record["grad_norm"]:
+            return
+        self.moved = self.policy.fingerprint() != self.progress.start
+        if not self.moved:
+            raise TrainError(self.ranks.from_first(lambda: why_unchanged(self.folder.path, self.config)))
 
     def _evaluate_between(self) -> None:
         """Evaluates and keeps the best policy, if asked to and due."""
@@ -367,19 +376,7 @@ class _Trainer:
         self.speed.compare_with_rows(batch)
         model.eval()
         self.sampler.sync()
-        self._require_moved(norms)
         return batch, sums, norms
-
-    def _require_moved(self, norms: list[float]) -> None:
-        """The first update by a gradient must change a weight; looked at once."""
-        if self.moved or not any(norms):
-            return
-        self.moved = True
-        if self.policy.fingerprint() == self.progress.start:
-            raise TrainError(
-                f"the first update changed no weight: the learning rate (optim.lr {self.config.optim.lr:g}) is too "
-                f"small for {self.config.model.dtype} weights; raise it, or set model.dtype to float32"
-            )
 
     def _clip_gradient(self, step: int) -> float:
         norm = self.optimiser.clip_gradient()
