@@ -1,6 +1,7 @@
 """The tree forward against each rollout alone: values and every parameter's gradient."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from tiny_models import KINDS, VOCABULARY, float64_throughout, tiny_model
 from tree_against_rows import assert_same_gradients, assert_same_values, by_rows, by_trees, random_weights
 
-from phloem.forward import blocks, logprobs, pack, prepare
+from phloem.forward import CannotServe, Row, blocks, logprobs, logprobs_of_rows, pack, prepare
+from phloem.forward.prepare import check
 from phloem.tree import Group, PrefixTree, Segment
 
 pytestmark = pytest.mark.model
@@ -190,6 +192,38 @@ def test_a_chain_has_one_value_per_sampled_token(nodes: int) -> None:
     assert found.values.shape == (2, 4 * nodes)
     assert len(logprobs(model, pack([PrefixTree.from_group(group)])).logprobs_E) == 4 * nodes
     assert_same_values(found, wanted, 1e-12)
+
+
+def rows_padded_on_the_left(model: torch.nn.Module, group: Group) -> list[Row]:
+    """The mistake of H02: a padded batch without mask or position ids as the baseline."""
+    rows = [np.concatenate([group.prompt, group.completion(r)]) for r in range(group.group_size)]
+    width = max(map(len, rows))
+    ids_RL = torch.from_numpy(np.stack([np.pad(row, (width - len(row), 0)) for row in rows]))
+    with torch.no_grad():
+        log_p = torch.log_softmax(model(input_ids=ids_RL, use_cache=False).logits[:, :-1].float(), -1)
+    own = log_p.gather(2, ids_RL[:, 1:, None])[..., 0]
+    entropy = -(log_p.exp() * log_p).sum(-1)
+    lengths = [len(group.completion(r)) for r in range(group.group_size)]
+    return [Row(own[r, width - 1 - n :], entropy[r, width - 1 - n :]) for r, n in enumerate(lengths)]
+
+
+def test_the_oracle_runs_each_row_alone_and_the_self_check_stops_with_an_error() -> None:
+    """H02: the packed path was right and the padded baseline it was held against was wrong."""
+    model = tiny_model("llama").eval()
+    group = Group(ids(3, 0), (Segment(ids(7, 1)), Segment(ids(2, 2)), Segment(ids(4, 3), parent=1)))
+    seen: list[dict[str, Any]] = []
+    watch = model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
+    with torch.no_grad():
+        alone = logprobs_of_rows(model, group)
+    watch.remove()
+    assert [tuple(call["input_ids"].shape) for call in seen] == [(1, 3 + 7), (1, 3 + 2 + 4)]
+    assert all(call.get("attention_mask") is None for call in seen)
+
+    prepare(model)
+    with torch.no_grad():
+        check(model, group, alone)
+        with pytest.raises(CannotServe, match=r"on a tree differs by .* nats from the row alone"):
+            check(model, group, rows_padded_on_the_left(model, group))
 
 
 @pytest.mark.parametrize("budget", [64, 128, 512, 4096])
