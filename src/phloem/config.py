@@ -267,7 +267,8 @@ class OptimConfig:
     weight_decay: float = 0.0
     max_grad_norm: float | None = 1.0
     pack_tokens: int = 2048
-    """Tree tokens (prompts included) in one forward and backward; does not change the gradient."""
+    """Tree tokens (prompts included) in one forward and backward; a larger tree runs depth first, in pieces of at most
+    this size. Does not change the gradient."""
 
     def __post_init__(self) -> None:
         _check_types(self, "optim")
