@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phloem import ConfigError, TrainConfig, load_config, to_yaml
-from phloem.config import CreditConfig, ModelConfig, OptimConfig, RunConfig, SampleConfig, TaskConfig
+from phloem.config import CreditConfig, EvaluationConfig, ModelConfig, OptimConfig, RunConfig, SampleConfig, TaskConfig
 from phloem.kinds import coerce, in_words, is_optional, type_hints
 from phloem.settings import nearest, resolve, sections, settings
 
@@ -82,7 +82,10 @@ def test_python_is_held_to_the_same_types(tmp_path):
         (lambda: CreditConfig(clip=False, clip_low=0.2), "credit.clip"),
         (lambda: OptimConfig(lr=0.0), "optim.lr"),
         (lambda: TrainConfig(sample=SampleConfig(thoughts=1, answers=1)), "sample.thoughts"),
-        (lambda: TrainConfig(task=TaskConfig(held_out_size=8)), "task.held_out_size"),
+        (
+            lambda: TrainConfig(task=TaskConfig(held_out_size=8), evaluation=EvaluationConfig(prompts=9)),
+            "task.held_out_size",
+        ),
     ],
 )
 def test_values_out_of_range_name_their_field(make, field):

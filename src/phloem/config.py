@@ -81,17 +81,24 @@ class TaskConfig:
     """Arguments of the task's constructor, for example `{digits: 2}`."""
     train_size: int | None = None
     """Use this many training examples; null: the task's default, or all of the data."""
-    held_out_size: int = 256
+    held_out_size: int | None = None
+    """How many examples are kept for evaluation; null: 256, of your own data at most a tenth."""
     system_prompt: str | None = None
     """Put before every prompt as a message of the system."""
     chat_template: bool = True
     """Wrap prompts in the tokenizer's chat template; off for base models."""
+    chat_template_args: dict[str, Any] = field(default_factory=dict)
+    """Further variables of the chat template, for example `{enable_thinking: false}`."""
     format_weight: float = 0.0
     """Weight of the format reward added to the task's reward."""
 
     def __post_init__(self) -> None:
         _check_types(self, "task")
         _at_least("task", {"train_size": (self.train_size, 1), "held_out_size": (self.held_out_size, 1)})
+        _require(
+            self.chat_template or not self.chat_template_args,
+            "task.chat_template_args is set and task.chat_template is false: drop one of the two",
+        )
 
 
 @dataclass(frozen=True)
@@ -303,8 +310,8 @@ class EvaluationConfig:
 
     every: int = 0
     """0: only before and after."""
-    prompts: int = 256
-    """How many of the held-out prompts to use at the start and at the end."""
+    prompts: int | None = None
+    """How many of the held-out prompts to use at the start and at the end; null: all, 0: none."""
     samples: int = 4
     prompts_between: int = 64
     """How many of them to use in between; the best checkpoint is chosen on these."""
@@ -420,11 +427,11 @@ class TrainConfig:
             "sample.thoughts x sample.answers is 1: a group of one rollout has no baseline; raise one of them",
         )
         _require(
-            self.evaluation.every == 0 or self.evaluation.prompts > 0,
+            self.evaluation.every == 0 or self.evaluation.prompts != 0,
             "evaluation.every is set and evaluation.prompts is 0: set evaluation.prompts or drop evaluation.every",
         )
         _require(
-            self.evaluation.prompts <= self.task.held_out_size,
-            f"evaluation.prompts is {self.evaluation.prompts} and task.held_out_size {self.task.held_out_size}: "
+            (self.evaluation.prompts or 0) <= (self.task.held_out_size or 256),
+            f"evaluation.prompts is {self.evaluation.prompts} and task.held_out_size {self.task.held_out_size or 256}: "
             "raise task.held_out_size, or lower evaluation.prompts",
         )

@@ -256,3 +256,22 @@ def test_answers_from_several_columns_and_a_reference(tmp_path):
     assert task.check().ok
     with pytest.raises(TaskError, match=r"no column 'tests'.*task.args.answer_columns.check"):
         load(path, answer_columns={"check": "tests"})
+
+
+@pytest.mark.parametrize(("count", "size"), [(5, 1), (120, 12), (4000, 256)])
+def test_without_a_word_a_tenth_is_held_out_and_said_so(tmp_path, count, size):
+    task = load(write(tmp_path / "rows.jsonl", sums(count)), held_out_size=None)
+    assert (len(task.train), len(task.held_out)) == (count - size, size)
+    assert f"{size} of {count} rows are held out; task.held_out_size sets another number" in task.notes[0]
+
+
+def test_a_share_is_held_out(tmp_path):
+    path = write(tmp_path / "rows.jsonl", sums(40))
+    task = load(path, held_out_size=None, held_out_fraction=0.25)
+    assert (len(task.train), len(task.held_out), task.notes) == (30, 10, ())
+    with pytest.raises(ConfigError, match=r"held_out_fraction and task\.held_out_size both say what is held out"):
+        load(path, held_out_size=4, held_out_fraction=0.25)
+    with pytest.raises(ConfigError, match=r"held_out_fraction and task\.args\.held_out_path both say"):
+        load(path, held_out_size=None, held_out_fraction=0.25, held_out_path=path)
+    with pytest.raises(ConfigError, match=r"held_out_fraction is 1\.0; it must be between 0 and 1"):
+        load(path, held_out_size=None, held_out_fraction=1.0)

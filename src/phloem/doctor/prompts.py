@@ -19,7 +19,7 @@ __all__ = ["of_prompts", "prompt_ids", "rendered"]
 
 def prompt_ids(tokenizer: Any, example: Example, task: TaskConfig) -> np.ndarray:
     """An example's prompt as a run encodes it."""
-    return encode_prompt(tokenizer, example.prompt, task.system_prompt, task.chat_template)
+    return encode_prompt(tokenizer, example.prompt, task.system_prompt, task.chat_template, task.chat_template_args)
 
 
 def rendered(tokenizer: Any, example: Example, task: TaskConfig) -> str:

@@ -97,6 +97,8 @@ def _setup(config: TaskConfig, seed: int, args: dict[str, Any], *, instruct: boo
         given.setdefault("instruction", "")
     if config.system_prompt is not None and given.setdefault("instruction_role", "user") == "system":
         raise ConfigError("task.system_prompt is set, so task.args.instruction_role must be user")
+    if config.held_out_size is None:
+        return Setup(seed=seed, train_size=config.train_size, held_out_given=False, **given)
     return Setup(seed=seed, train_size=config.train_size, held_out_size=config.held_out_size, **given)
 
 

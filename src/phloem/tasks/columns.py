@@ -44,6 +44,8 @@ class DataOptions:
     held_out_path: str | None = None
     """A file or hub id of held-out rows. Without it and `held_out_split`, they are drawn from `path`."""
     held_out_split: str | None = None
+    held_out_fraction: float | None = None
+    """Hold out this share of the rows of `path`, instead of `task.held_out_size` of them."""
     split_seed: int = 0
     """Which rows are held out and in what order the others are trained on; the run's seed does not move them."""
     max_prompt_characters: int | None = None

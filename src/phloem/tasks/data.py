@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from phloem.kinds import ConfigError
 from phloem.rewards.registry import get as get_reward
 from phloem.tasks.columns import DataOptions, read_examples, some
 from phloem.tasks.task import Example, ExampleTask, Setup, TaskError, prompt_key
@@ -24,6 +25,7 @@ def build(setup: Setup, options: DataOptions) -> ExampleTask:
     Raises TaskError: no such file, a missing column, empty prompts, too few rows, prompts on both sides of the split.
     RewardError: an unknown reward.
     """
+    _check_split(setup, options)
     reward = get_reward(options.reward, **options.reward_args)
     notes: list[str] = []
     name = Path(options.path).stem
@@ -33,12 +35,12 @@ def build(setup: Setup, options: DataOptions) -> ExampleTask:
         if Path(path).is_file() and options.held_out_split:
             raise TaskError(f"{path} is a file and has no splits: set task.args.held_out_path, not held_out_split")
         held_out = read_examples(path, options.held_out_split or options.split, setup, options, notes)
-        if len(held_out) < setup.held_out_size:
+        if setup.held_out_given and len(held_out) < setup.held_out_size:
             notes.append(f"{path}: {len(held_out)} held-out rows, fewer than task.held_out_size {setup.held_out_size}")
         held_out = held_out[: setup.held_out_size]
         train = _shuffled(rows, options.split_seed)
     else:
-        train, held_out = _split(rows, setup.held_out_size, options)
+        train, held_out = _split(rows, _held_out_size(len(rows), setup, options, notes), options)
     train = _apart(train, held_out, options, notes)
     if setup.train_size is not None:
         if len(train) < setup.train_size:
@@ -50,6 +52,31 @@ def build(setup: Setup, options: DataOptions) -> ExampleTask:
     if not train:
         raise TaskError(f"{options.path} leaves no training row. {' '.join(notes)}")
     return ExampleTask(name, train, held_out, reward, options.gold_template, options.reference, tuple(notes))
+
+
+def _held_out_size(rows: int, setup: Setup, options: DataOptions, notes: list[str]) -> int:
+    """How many rows are held out: as many as asked for, the share asked for, or what is sensible."""
+    if options.held_out_fraction is not None:
+        return max(1, round(options.held_out_fraction * rows))
+    if setup.held_out_given:
+        return setup.held_out_size
+    size = min(setup.held_out_size, max(1, rows // 10))
+    notes.append(f"{options.path}: {size} of {rows} rows are held out; task.held_out_size sets another number")
+    return size
+
+
+def _check_split(setup: Setup, options: DataOptions) -> None:
+    """Raises ConfigError: several ways to say what is held out."""
+    fraction = options.held_out_fraction
+    if fraction is None:
+        return
+    if not 0 < fraction < 1:
+        raise ConfigError(f"task.args.held_out_fraction is {fraction}; it must be between 0 and 1")
+    others = {"held_out_path": options.held_out_path, "held_out_split": options.held_out_split}
+    for name in [f"task.args.{name}" for name, value in others.items() if value] + [
+        "task.held_out_size"
+    ] * setup.held_out_given:
+        raise ConfigError(f"task.args.held_out_fraction and {name} both say what is held out: drop one of the two")
 
 
 def _shuffled(examples: Sequence[Example], seed: int) -> list[Example]:

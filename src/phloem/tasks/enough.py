@@ -18,7 +18,7 @@ def require_enough(task: Task, config: TrainConfig) -> None:
             f"task {task.name} has {have} training examples and optim.prompts_per_step is {need}: lower it, or give "
             "the task more data"
         )
-    if len(task.held_out) < config.evaluation.prompts:
+    if len(task.held_out) < (config.evaluation.prompts or 0):
         raise ConfigError(
             f"task {task.name} has {len(task.held_out)} held-out examples and evaluation.prompts is "
             f"{config.evaluation.prompts}: lower it (0: no evaluation), or raise task.held_out_size"

@@ -61,6 +61,8 @@ class Example:
 class Setup:
     """What every built-in task can be told: the seed of its training examples, sizes, how the format is asked for.
 
+    `held_out_given` false: nobody asked for `held_out_size`, so a data set may hold out fewer.
+
     `instruction` is a system message, or the end of the user's (`instruction_role` "user", for chat templates without a
     system role); empty: not asked for.
     """
@@ -68,6 +70,7 @@ class Setup:
     seed: int = 0
     train_size: int | None = None
     held_out_size: int = 256
+    held_out_given: bool = True
     instruction: str = INSTRUCTION
     instruction_role: Literal["system", "user"] = "system"
 

@@ -35,8 +35,11 @@ class Evaluator:
         task = self.collect.task
         return task.constant_baseline().reward if task.held_out else None
 
-    def __call__(self, step: int, prompts: int, title: str) -> HeldOut | None:
-        """Samples `evaluation.samples` plain rollouts for each prompt and logs the figures; None for 0 prompts."""
+    def __call__(self, step: int, prompts: int | None, title: str) -> HeldOut | None:
+        """Samples `evaluation.samples` plain rollouts for each of so many prompts (None: all) and logs the figures.
+
+        None for 0 prompts.
+        """
         config = self.collect.policy.config
         examples = self.collect.task.held_out[:prompts]
         if not examples:

@@ -83,7 +83,9 @@ class Policy:
     def prompt_ids(self, example: Example) -> np.ndarray:
         """Token ids of an example's prompt, up to where the completion starts."""
         task = self.config.task
-        return encode_prompt(self.tokenizer, example.prompt, task.system_prompt, task.chat_template)
+        return encode_prompt(
+            self.tokenizer, example.prompt, task.system_prompt, task.chat_template, task.chat_template_args
+        )
 
     def demonstration_ids(self, text: str) -> np.ndarray:
         """Token ids of a demonstrated completion, closed by an end-of-sequence id."""
