@@ -24,6 +24,7 @@ from measure import RESULTS, load, machine, merge_rows
 from shapes import UNEVEN, group_of_shape
 
 from phloem import credit, presets
+from phloem.forward.allocator import keep_freed_memory
 from phloem.tree import Group, PrefixTree, Segment
 
 VOCABULARY = 49152
@@ -34,6 +35,7 @@ SECONDS = 0.5
 
 
 def main() -> None:
+    keep_freed_memory()  # as in a run, where `forward.prepare` does it
     rows = []
     for shape in KNOWN:
         group = group_of_shape(shape, VOCABULARY)

@@ -1,16 +1,18 @@
 """Forward and backward of one group: on its tree, as rows, and by TRL's GRPOTrainer, on the same rollouts.
 
-    python benchmarks/update.py [--shape "50/250/50 4x4"] [--dtype float32] [--rounds 5] [--trl-rounds 5]
+    python benchmarks/update.py [--shape "50/250/50 4x4"] [--dtype float32] [--rounds 5] [--trl-rounds 5] [--more]
 
 No optimiser step. Sides take turns inside a round, so that a machine that slows down slows all; ratios are those of a
-round, and their median is quoted. Rows and TRL run at the best of several micro-batch sizes. Needs the extra `trl`
-(in an environment of its own), unless `--trl-rounds 0`. Results are merged into `benchmarks/results/update.json`; the
-table in docs/speed.md is written from them by `docs/write_speed.py`.
+round, and their median is quoted. Rows and TRL run at the best of several micro-batch sizes. TRL comes with the extra
+`trl`, in an environment of its own; `--trl-rounds 0` goes without. `--more` adds rounds to those of an earlier call, at
+its sizes of micro-batches, so that long shapes can be timed in parts. Results are merged into
+`benchmarks/results/update.json`; `docs/write_speed.py` writes the table in docs/speed.md from them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -32,7 +34,7 @@ from phloem.models import load_model
 from phloem.tree import Group, PrefixTree
 
 # Rows of a micro-batch that are tried, and on how many of the group's rollouts.
-SIZES, TRIED_ON = (1, 2, 4, 8), 8
+SIZES, TRIED_ON = (1, 2, 4), 4
 # Layers of the model that memory is measured on, so that all rows of the largest shape fit.
 LAYERS = 4
 
@@ -55,14 +57,17 @@ def main() -> None:
     parser.add_argument("--model", default=ModelConfig().path, help="name, folder or hub id")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--trl-rounds", type=int, default=5)
+    parser.add_argument("--more", action="store_true", help="add rounds to those in the file")
     wanted = parser.parse_args()
     for dtype in wanted.dtype or DTYPES:
         with tempfile.TemporaryDirectory() as folder:
             sides = make_sides(wanted.model, dtype, folder if wanted.trl_rounds else None)
             for shape in wanted.shape or SHAPES:
                 group = group_of_shape(shape, sides.model.config.vocab_size)
-                row = {"shape": shape, "dtype": dtype, **compare(sides, group, wanted.rounds, wanted.trl_rounds)}
-                row.update(memory(sides.model, group, dtype), machine=machine())
+                earlier = earlier_row(shape, dtype) if wanted.more else None
+                found = compare(sides, group, wanted.rounds, wanted.trl_rounds, earlier)
+                row = {"shape": shape, "dtype": dtype, **(earlier or memory(sides.model, group, dtype)), **found}
+                row["machine"] = machine()
                 merge_rows(RESULTS / "update.json", [row], ("shape", "dtype"))
                 print({key: value for key, value in row.items() if key != "rounds"}, flush=True)
 
@@ -86,74 +91,81 @@ def make_sides(path: str, dtype: str, trl_folder: str | None) -> Sides:
     )
 
 
-def compare(sides: Sides, group: Group, rounds: int, trl_rounds: int) -> dict[str, Any]:
+def earlier_row(shape: str, dtype: str) -> dict[str, Any]:
+    """What the file holds of a shape."""
+    rows = json.loads((RESULTS / "update.json").read_text("utf-8"))
+    return next(row for row in rows if (row["shape"], row["dtype"]) == (shape, dtype))
+
+
+def compare(sides: Sides, group: Group, rounds: int, trl_rounds: int, earlier: dict[str, Any] | None) -> dict[str, Any]:
     """Times of all sides over interleaved rounds, and what they could be."""
-    tree = PrefixTree.from_group(group)
-    on_tree = sides.tree(group)
-    row_count, on_rows = best(sides.rows, sides.model, group)
-    trl_count, on_trl = best(sides.trl, sides.trl_model, group) if sides.trl and trl_rounds else (None, None)
-    differences = {"rows": difference(sides.model, on_tree, sides.model, on_rows)}
-    if on_trl is not None:
-        differences["trl"] = difference(sides.model, on_tree, sides.trl_model, on_trl)
-    found: list[dict[str, tuple[float, float]]] = []
-    loads = [load()]
+    earlier, part, make_trl = earlier or {}, first_rollouts(group, TRIED_ON), sides.trl if trl_rounds else None
+    row_count = earlier.get("rows_per_micro_batch") or best(sides.rows, sides.model, part)
+    trl_count = earlier.get("trl_rows_per_micro_batch")
+    if make_trl is not None:
+        trl_count = trl_count or best(make_trl, sides.trl_model, part)
+    differences = {"rows": difference(sides.model, sides.tree(part), sides.model, sides.rows(part, row_count))}
+    if make_trl is not None:
+        trl_part = make_trl(part, trl_count)
+        differences["trl"] = difference(sides.model, sides.tree(part), sides.trl_model, trl_part)
+    on_tree, on_rows = sides.tree(group), sides.rows(group, row_count)
+    on_trl = None if make_trl is None else make_trl(group, trl_count)
+    timed(sides.model, on_tree)
+    found: list[dict[str, Any]] = list(earlier.get("rounds", []))
     for i in range(rounds):
         found.append({"tree": timed(sides.model, on_tree), "rows": timed(sides.model, on_rows)})
         if on_trl is not None and i < trl_rounds:
             found[-1]["trl"] = timed(sides.trl_model, on_trl)
-        loads.append(load())
+        found[-1]["load"] = load()
+    counts = {"rows_per_micro_batch": row_count, "trl_rows_per_micro_batch": trl_count}
+    differences = earlier.get("gradient_difference", {}) | differences
+    size, tree = ModelSize.of(sides.model), PrefixTree.from_group(group)
+    return figures(size, tree, found) | counts | {"gradient_difference": differences, "rounds": found}
 
-    def ratios(above: str, below: str = "tree", cpu: bool = False) -> list[float]:
-        return [r[above][cpu] / r[below][cpu] for r in found if above in r and below in r]
 
-    size = ModelSize.of(sides.model)
+def figures(size: ModelSize, tree: PrefixTree, rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the rounds say: ratios are medians of a round's, intervals those of their geometric mean."""
+
+    def ratios(above: str, below: str = "tree", kind: int = 0) -> list[float]:
+        return [r[above][kind] / r[below][kind] for r in rounds if above in r and below in r]
+
     ceiling = flop_ceiling(size, [tree])
-    rows, tree_seconds = ratios("rows"), median(r["tree"][0] for r in found)
-    row_tokens = sum(len(tree.path(r)) for r in range(group.group_size))
-    result: dict[str, Any] = {
+    over_rows, over_trl = ratios("rows"), ratios("trl")
+    tree_seconds = median(r["tree"][0] for r in rounds)
+    row_tokens = sum(len(tree.path(r)) for r in range(tree.group.group_size))
+    return {
         "engine": "paths",
         "row_tokens": row_tokens,
         "distinct_tokens": len(tree),
         "token_ratio": round(row_tokens / len(tree), 3),
         "flop_ceiling": round(ceiling, 3),
-        "speedup_over_rows": round(median(rows), 3),
-        "speedup_over_rows_interval": interval(rows),
-        "share_of_ceiling": round(median(rows) / ceiling, 3),
-        "time_over_rows_upper": interval([1 / ratio for ratio in rows])[1],
-        "speedup_in_processor_time": round(median(ratios("rows", cpu=True)), 3),
-        "speedup_over_trl": None,
+        "speedup_over_rows": round(median(over_rows), 3),
+        "speedup_over_rows_interval": interval(over_rows),
+        "share_of_ceiling": round(median(over_rows) / ceiling, 3),
+        "time_over_rows_upper": interval([1 / ratio for ratio in over_rows])[1],
+        "speedup_in_processor_time": round(median(ratios("rows", kind=1)), 3),
+        "speedup_over_trl": round(median(over_trl), 3) if over_trl else None,
+        "speedup_over_trl_interval": interval(over_trl) if over_trl else None,
+        "trl_over_rows": round(median(ratios("trl", "rows")), 3) if over_trl else None,
+        "trl_rounds": len(over_trl),
         "tree_seconds": round(tree_seconds, 3),
-        "row_seconds": round(median(r["rows"][0] for r in found), 3),
+        "row_seconds": round(median(r["rows"][0] for r in rounds), 3),
         "distinct_tokens_per_second": round(len(tree) / tree_seconds),
-        "distinct_gflops_per_second": round(tree_flops(size, [tree]) / tree_seconds / 1e9, 1),
-        "rows_per_micro_batch": row_count,
-        "gradient_difference": differences,
-        "load": [min(loads), max(loads)],
+        "gflops_per_second": round(tree_flops(size, [tree]) / tree_seconds / 1e9, 1),
+        "load": [min(r["load"] for r in rounds), max(r["load"] for r in rounds)],
     }
-    if over_trl := ratios("trl"):
-        result |= {
-            "speedup_over_trl": round(median(over_trl), 3),
-            "speedup_over_trl_interval": interval(over_trl),
-            "trl_over_rows": round(median(ratios("trl", "rows")), 3),
-            "trl_rounds": len(over_trl),
-            "trl_rows_per_micro_batch": trl_count,
-        }
-    return result | {"rounds": found}
 
 
-def best(make: Callable[[Group, int], Side], model: Any, group: Group) -> tuple[int, Side]:
-    """The best number of rows in a micro-batch, and the side that uses it; tried on a part of the group."""
-    part = first_rollouts(group, TRIED_ON)
+def best(make: Callable[[Group, int], Side], model: Any, part: Group) -> int:
+    """The number of rows in a micro-batch at which a side is fastest."""
     timed(model, make(part, SIZES[1]))
     tried = {count: timed(model, make(part, count))[0] for count in SIZES if count <= part.group_size}
-    count = min(tried, key=lambda count: tried[count])
-    return count, make(group, count)
+    return min(tried, key=lambda count: tried[count])
 
 
 def first_rollouts(group: Group, count: int) -> Group:
-    """The group of every so many-th rollout, as many as `count`."""
-    chosen = range(0, group.group_size, max(1, group.group_size // count))
-    rewards = [group.rewards_R[r] if r in chosen else None for r in range(group.group_size)]
+    """The group of the first rollouts."""
+    rewards = [float(reward) if r < count else None for r, reward in enumerate(group.rewards_R)]
     return group.with_rewards(rewards).scored()
 
 

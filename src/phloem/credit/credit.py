@@ -18,7 +18,7 @@ from jaxtyping import Float64, Int64
 from phloem.credit.advantages import advantages, is_flat, rounding
 from phloem.credit.values import Branches, branches
 from phloem.credit.weights import Totals, weights
-from phloem.presets import Rule
+from phloem.presets import Rule, Share
 from phloem.tree import Group, PrefixTree
 
 __all__ = ["Credit", "RowCredit", "assign", "to_rows"]
@@ -78,13 +78,17 @@ def assign(group: Group, rule: Rule, totals: Totals | None = None, tree: PrefixT
 
     # Branches of different levels never share a token's count.
     size = len(tree)
-    key_E = over.level_B[over.entry_branch_E] * size + over.entry_token_E
-    count_E = np.bincount(key_E)[key_E].astype(np.int64) if len(key_E) else key_E
+    key_E = over.entry_token_E
+    if (over.level_B > 1).any():
+        key_E = over.level_B[over.entry_branch_E] * size + key_E
+    count_E = np.bincount(key_E)[key_E].astype(np.int64, copy=False) if len(key_E) else key_E
 
-    entry_weight_E = weight_B[over.entry_branch_E]
-    gain_E = entry_weight_E * gained.advantage_B[over.entry_branch_E]
-    gain_E = gain_E / count_E if rule.share == "once" else gain_E
-    kl_E = entry_weight_E / count_E if rule.kl_share == "once" else entry_weight_E
+    gain_B = weight_B * gained.advantage_B
+
+    def reaching(values_B: np.ndarray, share: Share) -> Float64[np.ndarray, " T"]:
+        values_E = np.repeat(values_B, over.length_B)
+        return _summed(over.entry_token_E, values_E / count_E if share == "once" else values_E, size)
+
     return Credit(
         tree=tree,
         rule=rule,
@@ -94,9 +98,9 @@ def assign(group: Group, rule: Rule, totals: Totals | None = None, tree: PrefixT
         divisor_B=gained.divisor_B,
         weight_B=weight_B,
         count_E=count_E,
-        c_pos_T=_summed(over.entry_token_E, np.maximum(gain_E, 0.0), size),
-        c_neg_T=_summed(over.entry_token_E, np.minimum(gain_E, 0.0), size),
-        c_kl_T=_summed(over.entry_token_E, kl_E, size),
+        c_pos_T=reaching(np.maximum(gain_B, 0.0), rule.share),
+        c_neg_T=reaching(np.minimum(gain_B, 0.0), rule.share),
+        c_kl_T=reaching(weight_B, rule.kl_share),
         zero_spread=is_flat(tree.group.rewards_R, rounding(tree.group.rewards_R)),
     )
 

@@ -61,12 +61,16 @@ def branches(tree: PrefixTree, unit: Unit) -> Branches:
         spans = list(tree.segment_spans)
         level_B, value_B = group.levels_S, segment_values(group)
 
-    none = np.zeros(0, dtype=np.int64)
-    where_E = np.concatenate([none, *(np.arange(start, stop) for start, stop in spans)])
     sizes_B = np.array([stop - start for start, stop in spans], dtype=np.int64)
-    branch_E = np.repeat(np.arange(len(spans)), sizes_B)
-    sampled_E = tree.row_sampled[where_E]
-    entry_branch_E = branch_E[sampled_E]
+    entry_branch_E = np.repeat(np.arange(len(spans)), sizes_B)
+    if unit == "rollout":  # whose spans are all of `row_index`, in order
+        entry_token_E, sampled_E = tree.row_index, tree.row_sampled
+    else:
+        none = np.zeros(0, dtype=np.int64)
+        where_E = np.concatenate([none, *(np.arange(start, stop) for start, stop in spans)])
+        entry_token_E, sampled_E = tree.row_index[where_E], tree.row_sampled[where_E]
+    if not sampled_E.all():
+        entry_branch_E, entry_token_E = entry_branch_E[sampled_E], entry_token_E[sampled_E]
     return Branches(
         segment_B=segment_B,
         level_B=level_B,
@@ -74,5 +78,5 @@ def branches(tree: PrefixTree, unit: Unit) -> Branches:
         value_B=value_B,
         length_B=np.bincount(entry_branch_E, minlength=len(spans)).astype(np.int64),
         entry_branch_E=entry_branch_E,
-        entry_token_E=tree.row_index[where_E[sampled_E]],
+        entry_token_E=entry_token_E,
     )

@@ -82,10 +82,9 @@ class PrefixTree:
         node_end_N = np.append(total, merged.node_end_M)
         node_parent_N = np.searchsorted(node_start, parent_T[node_start[:-1]], side="right") - 1
 
-        row_index = np.arange(merged.run_length_Q.sum())
-        row_index += np.repeat(
-            merged.run_first_Q - np.cumsum(merged.run_length_Q) + merged.run_length_Q, merged.run_length_Q
-        )
+        length_Q = merged.run_length_Q
+        shift_Q = merged.run_first_Q - np.cumsum(length_Q) + length_Q
+        row_index = np.repeat(shift_Q, length_Q) + np.arange(int(length_Q.sum()), dtype=np.int64)
         if all(segment.sampled is None for segment in group.segments):
             row_sampled = np.ones(len(row_index), dtype=bool)
         else:
