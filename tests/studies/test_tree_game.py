@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tiny_models import tiny_model
 
 from phloem import credit, presets
 from phloem.studies.tree_game import GAMES, LEAVES, SAMPLES, credit_on_edges
+from phloem.studies.tree_pretrained import _rows, train_pretrained
 from phloem.studies.tree_tabular import leaf_probabilities, train_table
 from phloem.studies.tree_transformer import Shape, SmallTransformers, train_transformers
 from phloem.tree import Group
@@ -97,3 +99,33 @@ def test_a_node_sees_its_ancestors_only_and_seeds_do_not_mix():
 def test_small_transformers_learn():
     share = train_transformers(GAMES[1], "lambda-grpo", 1e-3, 3, 0)
     assert share.mean() > 0.6
+
+
+@pytest.mark.model
+def test_the_rows_of_a_pretrained_model_hold_every_node_of_the_tree():
+    model = tiny_model("llama")
+    words = torch.tensor([7, 9])
+    rows, place = _rows(3, words)
+    found = model(input_ids=rows).logits.flatten(0, 1)[place]
+    for node in range(LEAVES - 1):
+        path, at = [], node
+        while at:
+            path.insert(0, int(words[(at - 1) % 2]))
+            at = (at - 1) // 2
+        alone = model(input_ids=torch.tensor([[3, *path]])).logits[0, -1]
+        torch.testing.assert_close(found[node], alone, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.model
+def test_a_pretrained_model_is_left_as_it_was():
+    class Turns:
+        bos_token_id = 3
+
+        def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+            return {" left": [7], " right": [9]}[text]
+
+    model = tiny_model("llama")
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    share = train_pretrained(model, Turns(), GAMES[1], "lambda-grpo-sn", 3e-3, 0)
+    assert 0 <= share <= 1
+    assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())

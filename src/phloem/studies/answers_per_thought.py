@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from phloem.studies.figures import BLUE, ORANGE, finish, panels
+from phloem.studies.figures import BLUE, ORANGE, finish, panels, seeds
 from phloem.studies.intervals import difference, mean_of_seeds
 from phloem.studies.matrix import ANSWERS, HEADLINE, SHAPES, readings
 from phloem.studies.readings import Reading
@@ -108,7 +108,7 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
                 axis.plot(
                     [x - 0.08, x + 0.08], [np.mean(values)] * 2, color=colour, linewidth=3, label=None if i else label
                 )
-        names = [f"{shape}\n{len(_of(measured, shape))} seeds" for shape in present]
+        names = [f"{shape}\n{seeds(len(_of(measured, shape)))}" for shape in present]
         axis.set_xticks(range(len(present)), names, fontsize=10)
         axis.axhline(0, color="black", linewidth=0.7)
         axis.set_title(title)

@@ -7,12 +7,14 @@ from typing import Any
 
 from phloem.analysis.plots import BLUE, GREEN, GREY, ORANGE, PINK
 
-__all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "PINK", "RULES", "finish", "panels"]
+__all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "PINK", "RULES", "finish", "panels", "seeds"]
+
+AMBER = "#E69F00"
 
 RULES: dict[str, tuple[str, str, str]] = {
     "grpo": (BLUE, "o", "GRPO"),
     "lambda-grpo": (ORANGE, "s", "lambda-GRPO"),
-    "lambda-grpo-sn": (GREEN, "^", "lambda, self-normalised"),
+    "lambda-grpo-sn": (AMBER, "^", "lambda, self-normalised"),
     "grpo-scaled": (GREY, "D", "GRPO at lr x U/Z"),
     "grpo-ma": (GREEN, "v", "GRPO-MA"),
     "lambda-grpo-ma": (PINK, "P", "lambda-GRPO-MA"),
@@ -30,6 +32,11 @@ def panels(columns: int = 1, rows: int = 1, width: float = 8.0, height: float = 
     plt.rcParams.update({"font.size": 12, "axes.titlesize": 12, "legend.fontsize": 10, "axes.axisbelow": True})
     figure, axes = plt.subplots(rows, columns, figsize=(width, height * rows), constrained_layout=True, squeeze=False)
     return figure, list(axes.flat)
+
+
+def seeds(n: int) -> str:
+    """A number of seeds in words."""
+    return f"{n} seed{'s' * (n != 1)}"
 
 
 def finish(figure: Any, path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from phloem.analysis.spikes import rolling_deviations, spike_scores
-from phloem.studies.figures import BLUE, GREEN, ORANGE, RULES, finish, panels
+from phloem.studies.figures import BLUE, GREEN, ORANGE, RULES, finish, panels, seeds
 from phloem.studies.intervals import difference, mean_of_seeds
 from phloem.studies.matrix import HEADLINE, SHAPES, checkpoint, readings
 from phloem.studies.readings import Reading, by_shape
@@ -134,7 +134,7 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
         for i, run in enumerate(mine):
             norms = np.array([np.nan if v is None else v for v in run["norms"]], dtype=float)
             x = np.linspace(0, 1, len(norms))
-            label = None if i else f"{RULES[rule][2]} {shape} ({len(mine)} seeds)"
+            label = None if i else f"{RULES[rule][2]} {shape} ({seeds(len(mine))})"
             left.plot(x, norms, color=colour, marker=marker, markersize=3, linewidth=1, alpha=0.8, label=label)
     left.set(xlabel="share of the run's steps", ylabel="gradient norm")
     left.legend(fontsize=9)

@@ -168,7 +168,7 @@ def config_of(cell: Cell, model: Path, folder: Path) -> TrainConfig:
         credit=CreditConfig(preset=cell.rule),
         optim=OptimConfig(steps=steps, prompts_per_step=1 if words else PROMPTS, lr=2e-5),
         evaluation=EvaluationConfig(
-            prompts=16 if words else 64, samples=2, every=0 if words else max(1, round(steps / 4)), prompts_between=64
+            prompts=16 if words else 64, samples=2, every=0 if words else max(1, round(steps / 3)), prompts_between=64
         ),
         run=RunConfig(folder=str(folder), seed=cell.seed, view="plain", save_model=False),
     )
@@ -262,7 +262,7 @@ STUDY = Study(
     question="""
 Rule x K thoughts x M answers x seed on two-digit sums: SmolLM2-135M-Instruct, one cold start of 20 supervised steps
 shared by all runs, 2 prompts a step, AdamW 2e-5, as many steps as 7,840 sampled tokens pay for (20 at 4 x 4, 11 at
-16 x 1). Held-out reward on 64 prompts x 2 samples, before, after and three times in between. Seven studies read these
+16 x 1). Held-out reward on 64 prompts x 2 samples, before, after and twice in between. Seven studies read these
 runs.
 """,
     departures="""

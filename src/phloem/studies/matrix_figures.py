@@ -20,7 +20,7 @@ SHAPES = {"grpo": "T16A1", "lambda-grpo": "T16A1", "grpo-ma": "T4A4", "lambda-gr
 def curves(runs: Sequence[Mapping[str, Any]], folder: Path) -> list[Figure]:
     """Held-out reward of the four rules against sampled tokens, with 95 % bands over seeds."""
     figure, (axis,) = panels(1, height=4.4)
-    counts = []
+    counts, means = [], []
     for i, (rule, shape) in enumerate(SHAPES.items()):
         mine = [r for r in runs if (r["rule"], r["shape"], r["task"]) == (rule, shape, "sums")]
         if not mine:
@@ -33,6 +33,9 @@ def curves(runs: Sequence[Mapping[str, Any]], folder: Path) -> list[Figure]:
         axis.plot(x, y, color=colour, marker=marker, label=f"{label}, {shape}")
         axis.fill_between(x, [e.low for e in found], [e.high for e in found], color=colour, alpha=0.12, linewidth=0)
         counts.append(len(mine))
+        means += y
+    if means:  # bands of few seeds are wider than anything there is to see
+        axis.set_ylim(min(means) - 0.15, max(means) + 0.15)
     axis.set(xlabel="sampled tokens", ylabel="mean held-out reward")
     axis.legend(title="bands: 95 % over seeds")
     seeds = f"{min(counts)} to {max(counts)}" if counts and min(counts) != max(counts) else str(max(counts, default=0))

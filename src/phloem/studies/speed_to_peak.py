@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from phloem.studies.figures import RULES, finish, panels
+from phloem.studies.figures import RULES, finish, panels, seeds
 from phloem.studies.intervals import Estimate, difference, mean_of_seeds
 from phloem.studies.matrix import HEADLINE, SPEED, readings
 from phloem.studies.study import Bench, Figure, Finding, Study, Verdict, not_run, sided
@@ -19,7 +19,8 @@ COMPARED = ("grpo", "lambda-grpo", "lambda-grpo-sn")
 OPEN_RS = """phloem train --config recipes/lambda-grpo.yaml --model.path deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B \\
   --model.lora.rank 64 --model.lora.alpha 128 --sample.thoughts 6 --sample.temperature 0.75 \\
   --sample.thought_tokens 1000 --sample.answer_tokens 200 --optim.lr 1e-6 --optim.steps 1000 \\
-  --task.name data --task.args.path knoveleng/open-rs    # a GPU with 24 GB; then the same with --credit.preset grpo"""
+  --task.name data --task.args.path knoveleng/open-rs --task.args.prompt problem --task.args.reward math
+# on a GPU of 24 GB; then once more with --credit.preset grpo, and `phloem evaluate` on both"""
 
 
 def measure(bench: Bench) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def judge(measured: Mapping[str, Any]) -> list[Finding]:
                 published.get(key, "faster (curves)"),
                 f"GRPO {np.mean(grpo):{form}}, lambda-GRPO {np.mean(lam):{form}}; difference {gap.shown('+' + form)}",
                 sided(gap, sign),
-                note="the peak of five noisy evaluations (64 prompts x 2 samples): it lies higher and later than the "
+                note="the peak of four noisy evaluations (64 prompts x 2 samples): it lies higher and later than the "
                 "truth, for both rules alike."
                 if key == "peak_step"
                 else "",
@@ -97,7 +98,7 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
         points = min(len(r["steps"]) for r in mine)
         found: list[Estimate] = [mean_of_seeds([r["rewards"][p] for r in mine]) for p in range(points)]
         x = [s + 0.1 * (i - 1) for s in mine[0]["steps"][:points]]
-        curve.plot(x, [e.value for e in found], color=colour, marker=marker, label=f"{label} ({len(mine)} seeds)")
+        curve.plot(x, [e.value for e in found], color=colour, marker=marker, label=f"{label} ({seeds(len(mine))})")
         curve.fill_between(x, [e.low for e in found], [e.high for e in found], color=colour, alpha=0.12, linewidth=0)
         peak.plot(_of(measured, rule, "peak_seconds"), _of(measured, rule, "peak"), marker, color=colour, label=label)
     curve.set(xlabel="step", ylabel="held-out reward", title="bands: 95 % over seeds")

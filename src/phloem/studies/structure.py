@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from phloem.studies.figures import BLUE, GREY, ORANGE, finish, panels
+from phloem.studies.figures import BLUE, GREY, ORANGE, finish, panels, seeds
 from phloem.studies.intervals import mean_of_seeds
 from phloem.studies.matrix import HEADLINE, STRUCTURE, readings
 from phloem.studies.readings import Reading
@@ -101,7 +101,8 @@ def judge(measured: Mapping[str, Any]) -> list[Finding]:
             "12 of 6,700 groups flat at G = 6, 0 of 1,100 at G = 36",
             "; ".join(f"{a} of {b} flat ({name})" for name, (a, b) in flat.items()),
             Verdict.CONFIRMED if worst < 0.02 else Verdict.NOT_CONFIRMED,
-            note="flat: no two rollouts part after a shared step that is not the whole group's.",
+            note="flat: no two rollouts part after a shared step that is not the whole group's. Rollouts that are "
+            "equal up to one place, as short completions of a policy that is sure often are, make a flat tree too.",
         ),
         Finding(
             "the shared share of a completion rises during training",
@@ -143,7 +144,7 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
             for i, run in enumerate(runs):
                 axis.plot(run["steps"], run[key], color=colour, alpha=0.7, linewidth=1.2, label=None if i else label)
         axis.plot(runs[0]["steps"], sorted(runs[0]["shared"]), ":", color=GREY, label="shared, seed 0, sorted")
-        axis.set(title=f"{name} ({len(runs)} seeds)", xlabel="step", ylim=(-0.03, 1.03))
+        axis.set(title=f"{name} ({seeds(len(runs))})", xlabel="step", ylim=(-0.03, 1.03))
     axes[0].set_ylabel("share of tokens; reward")
     axes[0].legend(fontsize=9)
     for axis in axes[len(kinds) :]:

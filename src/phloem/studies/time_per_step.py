@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from phloem.studies.figures import BLUE, GREY, ORANGE, finish, panels
+from phloem.studies.figures import BLUE, GREY, ORANGE, finish, panels, seeds
 from phloem.studies.intervals import mean_of_seeds
 from phloem.studies.matrix import HEADLINE, SHAPES, readings
 from phloem.studies.readings import Reading
@@ -57,7 +57,7 @@ def _of(measured: Mapping[str, Any], rule: str, shape: str, key: str) -> list[fl
 
 
 def judge(measured: Mapping[str, Any]) -> list[Finding]:
-    claim, published = "a step of T4A4 takes about 40 % less time than one of T16A1", "about -40 %"
+    claim, published = "a step of T4A4 takes some 40 % less time than one of T16A1, or better", "about -40 %"
     tree, flat = (_of(measured, *kind, "total") for kind in (("grpo-ma", "T4A4"), ("grpo", "T16A1")))
     if not tree or not flat:
         return [not_run(claim, published, "time-per-step")]
@@ -78,9 +78,9 @@ def judge(measured: Mapping[str, Any]) -> list[Finding]:
             published,
             f"{np.mean(tree):.2f} s against {np.mean(flat):.2f} s: {-saved:+.0%} (sampling {-sampled:+.0%}, update "
             f"{-updated:+.0%}; {len(tree)} and {len(flat)} seeds)",
-            Verdict.CONFIRMED if 0.3 < saved < 0.55 else Verdict.NOT_CONFIRMED,
-            note="confirmed means 30 to 55 % less. Both update on trees of distinct tokens here, so the saving is that "
-            "of fewer sampled and distinct tokens, not of repeated prefixes.",
+            Verdict.CONFIRMED if saved > 0.3 else Verdict.NOT_CONFIRMED,
+            note="confirmed means at least 30 % less. Both update on trees of distinct tokens here, so the saving is "
+            "that of fewer sampled and distinct tokens, not of repeated prefixes.",
         ),
         Finding(
             "time per step is time to a target",
@@ -108,7 +108,7 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
             axis.bar(i, value, 0.6, bottom=bottom, color=colour, label=None if i else label)
             bottom += value
         axis.plot([i] * len(_of(measured, *kind, "total")), _of(measured, *kind, "total"), "k.", markersize=5)
-    axis.set_xticks(range(len(present)), [f"{s}\n{r}, {len(_of(measured, r, s, 'total'))} seeds" for r, s in present])
+    axis.set_xticks(range(len(present)), [f"{s}\n{r}, {seeds(len(_of(measured, r, s, 'total')))}" for r, s in present])
     axis.set_ylabel("seconds of a step")
     axis.legend()
     caption = "Mean seconds of a training step of two prompts by shape; dots are the totals of single runs."
