@@ -116,13 +116,13 @@ def judge(measured: Mapping[str, Any]) -> list[Finding]:
             )
         findings.append(
             Finding(
-                f"lambda-GRPO removes the push ({name})",
-                "the flaw is mitigated",
-                f"it pushes in {lam['flawed']} of {lam['groups']} groups, GRPO in {grpo['flawed']}; the push's share "
-                f"of all credit is {lam['down']:.3f} against {grpo['down']:.3f}",
-                Verdict.CONFIRMED if lam["flawed"] < grpo["flawed"] else Verdict.NOT_CONFIRMED,
-                note="dividing by |lambda| changes no sign: the same prefixes are pushed down, |lambda| times less. "
-                "Mitigated, yes; removed, no.",
+                f"lambda-GRPO mitigates the push ({name})",
+                "mitigated",
+                f"its share of all credit falls from {grpo['down']:.3f} to {lam['down']:.3f}; it is there in "
+                f"{lam['flawed']} of {lam['groups']} groups, as under GRPO",
+                Verdict.CONFIRMED if lam["down"] < 0.8 * grpo["down"] else Verdict.NOT_CONFIRMED,
+                note="mitigated, not removed: dividing by |lambda| changes no sign, so the same prefixes are pushed "
+                "down, |lambda| times less. Mitigated is read as a fall by a fifth.",
             )
         )
     if not real:
@@ -130,8 +130,8 @@ def judge(measured: Mapping[str, Any]) -> list[Finding]:
             Finding(
                 "on real groups a prefix of a best rollout is often pushed down",
                 "- (no count)",
-                "no run yet",
-                Verdict.NOT_TESTED,
+                "-",
+                Verdict.NOT_RUN,
                 recipe="phloem study matrix frequency-flaw",
             )
         )

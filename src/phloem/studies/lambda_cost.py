@@ -93,7 +93,7 @@ def judge(measured: Mapping[str, Any]) -> list[Finding]:
     claim = "that is nothing beside a training step"
     if step is None:
         recipe = "phloem study matrix lambda-cost"
-        return [*findings, Finding(claim, "negligible", "no run yet", Verdict.NOT_TESTED, recipe=recipe)]
+        return [*findings, Finding(claim, "negligible", "-", Verdict.NOT_RUN, recipe=recipe)]
     share = step["credit per token"] / step["seconds per token"]
     return [
         *findings,

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from phloem.config import (
     ColdStartConfig,
     CreditConfig,
@@ -24,8 +26,9 @@ from phloem.config import (
     TrainConfig,
 )
 from phloem.kinds import PhloemError
+from phloem.studies.intervals import difference
 from phloem.studies.readings import Reading, read
-from phloem.studies.study import Bench, Figure, Finding, Study, Verdict
+from phloem.studies.study import Bench, Figure, Finding, Study, not_run, sided
 
 __all__ = ["HEADLINE", "PLAN", "STUDY", "Cell", "checkpoint", "readings"]
 
@@ -219,6 +222,7 @@ def measure(bench: Bench) -> dict[str, Any]:
             "task": r.cell.task,
             "seed": r.cell.seed,
             "steps": len(r.steps),
+            "gain": r.gain,
             "sampled_tokens": int(r.tokens[-1]),
             "seconds": float(r.seconds[-1]),
             "evaluations": [[e["step"], e["reward"]] for e in r.evaluations],
@@ -230,18 +234,26 @@ def measure(bench: Bench) -> dict[str, Any]:
 
 
 def judge(measured: Mapping[str, Any]) -> list[Finding]:
-    done = len(measured["runs"])
-    return [
-        Finding(
-            claim="how much of the matrix of runs is done",
-            published="-",
-            ours=f"{done} of {measured['planned']} runs",
-            verdict=Verdict.NOT_TESTED,
-            note="the readers (structure, speed-to-peak, gradient-spikes, answers-per-thought, time-per-step, "
-            "combination) judge on the runs there are and say how many seeds that is.",
-            recipe="phloem study matrix --minutes 60",
-        )
-    ]
+    pairs = (
+        ("lambda-GRPO gains more than GRPO", ("grpo", "T16A1"), ("lambda-grpo", "T16A1"), "see speed-to-peak"),
+        (
+            "GRPO-MA gains more than GRPO",
+            ("grpo", "T16A1"),
+            ("grpo-ma", "T4A4"),
+            "mean of five tasks 68.45 to 68.59 (3B), 68.47 to 71.62 (7B), arXiv 2608.01593",
+        ),
+    )
+    findings = []
+    for claim, *kinds, published in pairs:
+        claim = f"{claim} at equal sampled tokens"
+        one, two = ([r["gain"] for r in measured["runs"] if (r["rule"], r["shape"]) == kind] for kind in kinds)
+        if not one or not two:
+            findings.append(not_run(claim, published, "matrix --minutes 60"))
+            continue
+        gap = difference(one, two)
+        ours = f"gain {np.mean(one):+.3f} and {np.mean(two):+.3f}; difference {gap.shown('+.3f')}"
+        findings.append(Finding(claim, published, ours, sided(gap, 1)))
+    return findings
 
 
 def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:

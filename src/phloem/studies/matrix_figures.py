@@ -19,6 +19,8 @@ SHAPES = {"grpo": "T16A1", "lambda-grpo": "T16A1", "grpo-ma": "T4A4", "lambda-gr
 
 def curves(runs: Sequence[Mapping[str, Any]], folder: Path) -> list[Figure]:
     """Held-out reward of the four rules against sampled tokens, with 95 % bands over seeds."""
+    if not any((r["rule"], r["shape"]) in SHAPES.items() for r in runs):
+        return []
     figure, (axis,) = panels(1, height=4.4)
     counts, means = [], []
     for i, (rule, shape) in enumerate(SHAPES.items()):
@@ -48,6 +50,8 @@ def curves(runs: Sequence[Mapping[str, Any]], folder: Path) -> list[Figure]:
 
 def gains(runs: Sequence[Mapping[str, Any]]) -> str:
     """A line per rule and shape: seeds, steps, tokens, seconds, held-out reward before and after."""
+    if not runs:
+        return ""
     lines = [
         "| task | rule | shape | seeds | steps | sampled tokens | seconds | before | after | gain |",
         "|" + "---|" * 10,
@@ -63,4 +67,4 @@ def gains(runs: Sequence[Mapping[str, Any]]) -> str:
             f"| {' | '.join(kind)} | {len(mine)} | {mine[0]['steps']} | {tokens:,.0f} | {seconds:.0f} | "
             f"{np.mean(before):.3f} | {np.mean(after):.3f} | {shown} |"
         )
-    return "## Runs\n\n" + "\n".join(lines)
+    return f"## {len(runs)} runs\n\n" + "\n".join(lines)

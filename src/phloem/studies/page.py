@@ -37,7 +37,7 @@ def page(study: Study, results: Mapping[str, Any]) -> str:
     if study.departures:
         parts.append("## What differs from the paper\n\n" + study.departures.strip())
     if recipes := [f"{f['claim']}:\n\n```bash show\n{f['recipe']}\n```" for f in findings if f["recipe"]]:
-        parts.append("## Not tested at this size\n\n" + "\n\n".join(recipes))
+        parts.append("## Not tested or not run yet\n\n" + "\n\n".join(recipes))
     environment = results["environment"]
     parts.append(
         f"## How to run it\n\n```bash show\nphloem study {study.name}{quick}\n```\n\n{study.budget.strip()} "

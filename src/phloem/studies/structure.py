@@ -157,6 +157,8 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
 
 
 def tables(measured: Mapping[str, Any]) -> str:
+    if not measured["kinds"]:
+        return ""
     lines = [
         "## Figures by kind of run\n",
         "| runs | seeds | groups | flat | path depth | shared | shared without the common step |",

@@ -28,6 +28,9 @@ class Verdict(StrEnum):
     UNDECIDED = "undecided"
     """The intervals are too wide, or the seeds too few, for either."""
     NOT_TESTED = "not tested at this size"
+    """It needs a bigger model or a GPU, or the study was a quick one."""
+    NOT_RUN = "not run yet"
+    """It can be tested here; the training runs are missing."""
 
 
 class OutOfTime(PhloemError):
@@ -143,7 +146,7 @@ class Bench:
 
 def not_run(claim: str, published: str, study: str) -> Finding:
     """A claim whose training runs are missing."""
-    return Finding(claim, published, "no run yet", Verdict.NOT_TESTED, recipe=f"phloem study {study}")
+    return Finding(claim, published, "-", Verdict.NOT_RUN, recipe=f"phloem study {study}")
 
 
 def sided(gap: Estimate, sign: int) -> Verdict:

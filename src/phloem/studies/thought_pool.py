@@ -19,7 +19,12 @@ PROMPTS, THOUGHTS, ANSWERS = 12, 8, 48
 
 
 def pool(bench: Bench) -> list[list[list[float]]]:
-    """Rewards by prompt, thought and answer, a piece for each prompt; what there is no time for is left out."""
+    """Rewards by prompt, thought and answer, a piece for each prompt; what there is no time for is left out.
+
+    The policy is the shared checkpoint; a bench that does not train makes none, and there is no pool without.
+    """
+    if not bench.trains and not (bench.work / "checkpoint").exists():
+        return []
     number, thoughts, answers = (2, 4, 6) if bench.quick else (PROMPTS, THOUGHTS, ANSWERS)
     settings = {"thoughts": thoughts, "answers": answers}
     machine: list[Any] = []

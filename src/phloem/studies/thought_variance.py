@@ -113,7 +113,7 @@ def _real_findings(real: Mapping[str, Any] | None) -> list[Finding]:
     claim = "on a real model the measured variance of A(th) falls with M as predicted"
     if real is None:
         recipe = "phloem study thought-variance"
-        return [Finding(claim, "theorem", "not sampled yet", Verdict.NOT_TESTED, recipe=recipe)]
+        return [Finding(claim, "theorem", "-", Verdict.NOT_RUN, recipe=recipe)]
     rows = [row for row in real["shapes"] if row["K"] == real["thoughts"]]
     if not rows:
         return [Finding(claim, "theorem", "no prompt whose thoughts differ in value", Verdict.UNDECIDED)]

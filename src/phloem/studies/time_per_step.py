@@ -116,6 +116,8 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
 
 
 def tables(measured: Mapping[str, Any]) -> str:
+    if not measured["runs"]:
+        return ""
     lines = [
         "## Seconds of a step\n",
         "| shape | rule | seeds | sampled tokens | sampling | update | total |",
