@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from phloem.config import SampleConfig, VLLMConfig
 from phloem.kinds import at_least, check_fields, require
 
 __all__ = ["DrawConfig", "EvaluateConfig", "PromptConfig", "SubjectConfig"]
@@ -37,7 +38,10 @@ class DrawConfig:
     top_k: int = 0
     """0: off."""
     max_rows: int = 64
-    """Rows decoded at a time. Twice as many are sampled between two writes to disk."""
+    """Rows decoded at a time by `engine: hf`. Twice as many are sampled between two writes to disk."""
+    engine: Literal["hf", "vllm", "vllm-server"] = "hf"
+    """transformers, vLLM in this process, or a server (`docs/sampling-vllm.md`)."""
+    vllm: VLLMConfig = field(default_factory=VLLMConfig)
 
     def __post_init__(self) -> None:
         check_fields(self, "sample")
@@ -55,6 +59,19 @@ class DrawConfig:
                 "sample.top_p or sample.top_k is set and sample.temperature is 0, where they do nothing: drop them, or "
                 "set a temperature",
             )
+        self.as_sample_config()  # what an engine cannot do is an error now
+
+    def as_sample_config(self) -> SampleConfig:
+        """The sampler's settings; temperature 0 is the one most probable token at any temperature."""
+        greedy = self.temperature == 0
+        return SampleConfig(
+            temperature=1.0 if greedy else self.temperature,
+            top_p=self.top_p,
+            top_k=1 if greedy else self.top_k,
+            max_rows=self.max_rows,
+            engine=self.engine,
+            vllm=self.vllm,
+        )
 
 
 @dataclass(frozen=True)

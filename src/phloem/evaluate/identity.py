@@ -10,6 +10,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from phloem.evaluate_config import EvaluateConfig
 
 __all__ = ["changes", "digest_of", "grader_version", "identity", "packages", "weights_digest"]
 
-PACKAGES = ("phloem", "torch", "transformers", "tokenizers", "peft", "numpy", "math-verify", "sympy")
+PACKAGES = ("phloem", "torch", "transformers", "tokenizers", "peft", "numpy", "math-verify", "sympy", "vllm")
 GRADERS = {
     "math": ("verdict.py", "math.py", "maths", "runner.py", "worker.py"),
     "code": ("verdict.py", "code.py", "code_names.py", "code_tests.py", "sandbox"),
@@ -28,13 +29,11 @@ GRADERS = {
 
 
 def packages() -> dict[str, str]:
-    """Versions of Python and of the packages that sampling and grading rest on; "none" for one that is not there."""
+    """Versions of Python and of the packages that sampling and grading rest on, as far as they are installed."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "none"
     return found
 
 
@@ -74,7 +73,7 @@ def identity(config: EvaluateConfig, problems: Sequence[Problems], fingerprint: 
         "model.fingerprint": fingerprint,
         "model.dtype": config.model.dtype,
         **{f"sample.{name}": getattr(config.sample, name) for name in ("n", "max_tokens", "temperature")},
-        **{f"sample.{name}": getattr(config.sample, name) for name in ("top_p", "top_k")},
+        **{f"sample.{name}": getattr(config.sample, name) for name in ("top_p", "top_k", "engine")},
         "seed": config.seed,
         **{f"prompt.{name}": getattr(config.prompt, name) for name in ("system_prompt", "chat_template", "chat_args")},
         "benchmarks": list(config.benchmarks),

@@ -55,6 +55,7 @@ def report_of(
             "temperature": config.sample.temperature,
             "top_p": config.sample.top_p,
             "top_k": config.sample.top_k,
+            "engine": config.sample.engine,
             "cap": config.sample.max_tokens,
             "seed": config.seed,
         },

@@ -69,11 +69,15 @@ def evaluate(config: EvaluateConfig, say: Say | None = None) -> Evaluation:
         ConfigError: settings that cannot be honoured, or that differ from those of the evaluation in the folder.
         PhloemError: problems, a model or a folder that cannot be used.
     """
-    from phloem.evaluate.subject import Subject  # loads torch, which reading and comparing evaluations do without
+    from phloem.evaluate.subject import (  # loads torch, which reading and comparing evaluations do without
+        Subject,
+        check_engine,
+    )
 
     say = say or (lambda line: None)
     _set_up_process(config)
     problems = [load(name, config.data, config.limit, config.prompt.template) for name in config.benchmarks]
+    check_engine(config.sample.as_sample_config())
     graders = {part.benchmark.grader for part in problems}
     if "code" in graders:
         from phloem.rewards import sandbox

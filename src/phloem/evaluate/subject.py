@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from phloem.config import ModelConfig, SampleConfig
+from phloem.config import ModelConfig
 from phloem.evaluate.identity import weights_digest
-from phloem.evaluate_config import DrawConfig, EvaluateConfig
+from phloem.evaluate_config import EvaluateConfig
 from phloem.kinds import ConfigError
 from phloem.models import decode_completion, encode_prompt, eos_ids, load_model
-from phloem.sample import ForkPlan, HFSampler, Sampler
+from phloem.sample import ForkPlan, Sampler, check_engine, make_sampler
 from phloem.tasks.task import Example
 from phloem.tree import Group
 
-__all__ = ["Subject"]
+__all__ = ["Subject", "check_engine"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Subject:
         model, tokenizer = load_model(wanted, device=device, trainable=False)
         with warnings.catch_warnings():  # of samples narrower than the policy in training; nothing is trained here
             warnings.filterwarnings("ignore", "top_p .* sample from a narrower", UserWarning)
-            sampler = HFSampler(model, tokenizer, sampler_settings(config.sample), seed=config.seed)
+            sampler = make_sampler(model, tokenizer, config.sample.as_sample_config(), seed=config.seed)
         return cls(model, tokenizer, sampler, config)
 
     @cached_property
@@ -92,14 +92,3 @@ class Subject:
         """`sample.n` completions of each prompt."""
         draw = self.config.sample
         return self.sampler.sample(prompts, ForkPlan.plain(draw.n, draw.max_tokens), keys)
-
-
-def sampler_settings(draw: DrawConfig) -> SampleConfig:
-    """The sampler's settings; temperature 0 is the one most probable token at any temperature."""
-    greedy = draw.temperature == 0
-    return SampleConfig(
-        temperature=1.0 if greedy else draw.temperature,
-        top_p=draw.top_p,
-        top_k=1 if greedy else draw.top_k,
-        max_rows=draw.max_rows,
-    )
