@@ -5,6 +5,7 @@ import pytest
 import torch
 from flex_on_cpu import flex_on_cpu
 from tiny_models import tiny_model
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention.flex_attention import BlockMask
 
 from phloem.forward import flex, logprobs, pack, prepare
@@ -54,7 +55,7 @@ def computed(mask: BlockMask, queries: int, keys: int) -> tuple[torch.Tensor, to
     return counted[:queries, :keys], visited
 
 
-@pytest.mark.parametrize("window", [None, 1, 60, 200])
+@pytest.mark.parametrize("window", [None, 1, 150])
 @pytest.mark.parametrize("seed", range(2))
 def test_the_mask_is_the_interval_test(seed: int, window: int | None) -> None:
     trees = [a_tree(seed), a_tree(10 + seed)]
@@ -75,6 +76,29 @@ def test_blocks_below_a_long_prompt_are_full() -> None:
     counted, _ = computed(mask, len(tree), len(tree))
     assert mask.full_kv_num_blocks is not None
     assert int(mask.full_kv_num_blocks.sum()) * BLOCK**2 > 0.7 * int(counted.sum())
+
+
+def test_other_lengths_take_the_same_kernel() -> None:
+    """Traced as on a GPU, run without fusing: what is counted is how often torch would compile."""
+    counter = CompileCounterWithBackend("eager")
+    kernel = flex.compiled(counter)
+    assert torch._dynamo.config.recompile_limit >= flex.VARIANTS
+
+    def compiles(trees: list[PrefixTree], above: int = 0, window: int | None = None) -> int:
+        packed = pack(trees)
+        mask = flex.block_mask(packed.end_T, packed.position_T, above, window)
+        heads = [(4, len(packed) - above), (2, len(packed)), (2, len(packed))]
+        query, key, value = (torch.randn(1, h, t, 16, requires_grad=True) for h, t in heads)
+        kernel(query, key, value, block_mask=mask, enable_gqa=True, kernel_options=flex.KERNEL)
+        return counter.frame_count
+
+    with flex_on_cpu():
+        whole = [compiles([a_tree(seed) for seed in seeds]) for seeds in ((0,), (1,), (2, 3))]
+        pieces = [compiles([a_tree(seed)], above=above) for seed, above in ((0, 90), (1, 90), (1, 40), (2, 17))]
+        windowed = [compiles([a_tree(seed)], window=60) for seed in (0, 1)]
+    assert whole == [1, 1, 1]
+    assert pieces[-1] == pieces[1] <= 3
+    assert windowed == [pieces[-1] + 1] * 2
 
 
 @pytest.mark.model

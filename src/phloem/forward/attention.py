@@ -15,7 +15,7 @@ SDPA, caches and padding included.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -134,7 +134,9 @@ def _tree_attention(
         if isinstance(plan, _Plan):
             output = _run(plan, query.to(wide), keys, values, kwargs.get("scaling"))
         else:
-            output = flex.attend(query.to(wide), torch.cat(keys, 2), torch.cat(values, 2), plan, kwargs.get("scaling"))
+            every = range(len(keys))
+            joined = (_joined(keys, every), _joined(values, every))
+            output = flex.attend(query.to(wide), *joined, plan, kwargs.get("scaling"))
     return output.to(dtype), None
 
 
@@ -163,7 +165,7 @@ def _run(
     return torch.cat(outputs, dim=1)
 
 
-def _joined(parts: tuple[torch.Tensor, ...], wanted: tuple[int, ...]) -> torch.Tensor:
+def _joined(parts: Sequence[torch.Tensor], wanted: Sequence[int]) -> torch.Tensor:
     return parts[wanted[0]] if len(wanted) == 1 else torch.cat([parts[i] for i in wanted], dim=2)
 
 

@@ -21,9 +21,10 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from phloem.forward.features import CannotServe
 
-__all__ = ["attend", "block_mask", "refuse_device"]
+__all__ = ["attend", "block_mask", "compiled", "refuse_device"]
 
 BLOCK = 128
+VARIANTS = 64
 # The decoding kernel that torch takes for few queries would be one more to compile.
 KERNEL: Any = {"FORCE_USE_FLEX_ATTENTION": True}
 
@@ -40,7 +41,7 @@ def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: BlockMask, scaling: float | None
 ) -> torch.Tensor:
     """query (1, H, Q, D), key and value (1, H_kv, K, D), to (1, Q, H, D)."""
-    run = _compiled() if query.device.type == "cuda" else flex_attention
+    run = compiled() if query.device.type == "cuda" else flex_attention
     found = run(
         query,
         key,
@@ -136,5 +137,15 @@ def _listed(wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @cache
-def _compiled() -> Callable[..., Any]:
-    return torch.compile(flex_attention, dynamic=True)
+def compiled(backend: Any = "inductor") -> Callable[..., Any]:
+    """The kernel for any number of tokens.
+
+    It is made once for each kind of call: full or windowed, with or without gradient, whole trees or pieces, one block
+    or several. That is more than torch allows a function before it falls back to the unfused implementation, so the
+    limit is raised; `fullgraph` makes an error of what would still be a silent fall-back.
+    """
+    from torch._dynamo import config
+
+    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    setattr(config, name, max(VARIANTS, getattr(config, name)))
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True, backend=backend)
