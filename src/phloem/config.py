@@ -157,6 +157,9 @@ class SampleConfig:
     top_k: int = 0
     """0: off. With top_p < 1 or top_k > 0 a warning is printed: the rollouts come from a narrower policy than the one
     that is trained."""
+    refill_rounds: int = 0
+    """DAPO's dynamic sampling: up to so many times a step, groups without a spread of rewards are replaced by groups of
+    the next prompts; 0: never."""
     max_rows: int = 128
     """Rows decoded at a time."""
     dtype: Literal["model", "float32", "bfloat16"] = "model"
@@ -175,6 +178,7 @@ class SampleConfig:
                 "thought_tokens": (self.thought_tokens, 1),
                 "answer_tokens": (self.answer_tokens, 1),
                 "top_k": (self.top_k, 0),
+                "refill_rounds": (self.refill_rounds, 0),
                 "max_rows": (self.max_rows, 1),
             },
         )
@@ -375,7 +379,7 @@ class AlarmsConfig:
     clipped: int | None = 5
     """Steps in a row in which every rollout hit its budget and no group had a spread of rewards."""
     zero_spread: float | None = 0.9
-    """Share of groups without a spread of rewards, mean over the last `window` steps."""
+    """Share of sampled groups without a spread of rewards, mean over the last `window` steps."""
     faults: float | None = 0.1
     """Share of a step's rollouts whose reward failed or ran out of time."""
     unscored: float | None = 0.1

@@ -137,8 +137,9 @@ PRESETS: dict[str, Preset] = {
             rule=replace(_GRPO, normaliser="token", clip_high=0.28),
             paper="arXiv 2503.14476",
             equation="A_i = (r_i - mean r) / std r;  w = 1 / Z",
-            note="The loss of DAPO: token mean over the whole step, the upper clip raised. Dynamic sampling and "
-            "overlong shaping are settings of a run, not of the rule.",
+            note="The loss of DAPO: token mean over the whole step, the upper clip raised. Dynamic sampling "
+            "(sample.refill_rounds) and overlong shaping (credit.overlong_share) are settings of a run; recipes/dapo.yaml "
+            "sets them.",
         ),
         Preset(
             name="rloo",

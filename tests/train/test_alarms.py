@@ -23,6 +23,8 @@ HEALTHY = {
     "reward": 0.5,
     "truncated": 0.25,
     "zero_spread": 0.5,
+    "sampled/zero_spread": 0.5,
+    "sampled/reward": 0.5,
     "loss": 0.0,
     "ratio": 1.0,
     "kl_old": 0.0,
@@ -31,7 +33,7 @@ HEALTHY = {
     "gap": 0.0,
     "grad_norm": 1.0,
 }
-CLIPPED = {"truncated": 1.0, "zero_spread": 1.0}
+CLIPPED = {"truncated": 1.0, "zero_spread": 1.0, "sampled/zero_spread": 1.0}
 
 
 def figures(verdicts: list[Verdict] | None = None, **changes: Any) -> dict[str, Any]:
@@ -134,7 +136,10 @@ def test_groups_that_nobody_scored_have_no_spread():
 
 
 def test_equal_rewards_are_announced_when_they_last():
-    steps = [figures(zero_spread=share, reward=0.0) for share in (1.0, NAN, 1.0, 0.5, 1.0, 1.0, 1.0)]
+    steps = [
+        figures(**{"sampled/zero_spread": share, "sampled/reward": 0.0})
+        for share in (1.0, NAN, 1.0, 0.5, 1.0, 1.0, 1.0)
+    ]
     said = watch("zero_spread", steps, window=3, zero_spread=0.9)
     assert spoken(said) == [7]
     assert "over the last 3 steps 100% of the groups had no spread of rewards (mean reward 0.00)" in str(said[6])

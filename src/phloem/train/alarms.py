@@ -139,13 +139,13 @@ class ZeroSpread:
         self._reward = _Window(config.alarms.window)
 
     def __call__(self, metrics: Figures) -> str | None:
-        share, reward = self._window(metrics["zero_spread"]), self._reward(metrics["reward"])
+        share, reward = self._window(metrics["sampled/zero_spread"]), self._reward(metrics["sampled/reward"])
         if not self._row(share):
             return None
         return (
             f"over the last {self._window.size} steps {share:.0%} of the groups had no spread of rewards (mean reward "
             f"{reward:.2f}), more than alarms.zero_spread {self._row.threshold:g}: choose prompts that are neither too "
-            "easy nor too hard for the model, or sample more rollouts of each"
+            "easy nor too hard for the model, sample more rollouts of each, or set sample.refill_rounds"
         )
 
 

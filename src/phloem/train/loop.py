@@ -6,6 +6,7 @@ Reads from top to bottom. What a rule does to credit is data (`phloem.presets`);
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -23,13 +24,14 @@ from phloem.tasks.task import Task
 from phloem.train.alarms import Alarms
 from phloem.train.checkpoint import Checkpoints, Progress, Saved, random_state, set_random_state
 from phloem.train.evaluation import Evaluator
-from phloem.train.folder import RunFolder, group_record
+from phloem.train.folder import RunFolder
 from phloem.train.metrics import step_metrics
 from phloem.train.optimiser import Optimiser
 from phloem.train.policy import Policy
 from phloem.train.prepare import idle_settings, open_folder, run_cold_start, set_up_process
 from phloem.train.prompts import PromptStream, check_prompts, digest
 from phloem.train.ranks import Ranks
+from phloem.train.refill import Drawn, records, sampled_metrics, with_spread
 from phloem.train.report import report
 from phloem.train.resume import require_same_run
 from phloem.train.rollouts import Collector
@@ -337,20 +339,18 @@ class _Trainer:
     def step(self, step: int) -> dict[str, Any]:
         """One training step: sample, reward, tree, credit, backward, update. Returns its metrics."""
         begun = perf_counter()
-        examples = self.prompts.take(self.config.optim.prompts_per_step)
-        keys = [(TRAINING, step, i) for i in range(len(examples))]
-        found = self.collect(examples, self.plan, keys)
+        count, rounds = self.config.optim.prompts_per_step, self.config.sample.refill_rounds
+        found, replaced = with_spread(partial(self._draw, step), count, rounds)
 
         collected = perf_counter()
-        groups = [shaped(group, self.config) for group in found.groups]
-        batch = make_batch(groups, self.objective, self.config.optim.pack_tokens, self.policy.device)
+        batch = make_batch(found.groups, self.objective, self.config.optim.pack_tokens, self.policy.device)
         rate = self.optimiser.rate
         batch, sums, norms = self._update(batch, step)
         updated = perf_counter()
 
-        described = zip(examples, groups, batch.credits, found.verdicts, strict=True)
-        self.folder.rollouts(group_record(step, e, g, c, v, self.policy.raw_text) for e, g, c, v in described)
-        figures = step_metrics(groups, len(self.plan.stages), found.verdicts, batch, sums, norms)
+        self.folder.rollouts(records(step, found, batch.credits, replaced, self.policy.raw_text))
+        figures = step_metrics(found.groups, len(self.plan.stages), found.verdicts, batch, sums, norms)
+        figures |= sampled_metrics(found, replaced)
         seconds = {
             "seconds/sample": found.sample,
             "seconds/reward": found.reward,
@@ -358,6 +358,13 @@ class _Trainer:
             "seconds": perf_counter() - begun,
         }
         return {"kind": "train", "step": step, **figures, "lr": rate, **self.speed.figures(batch), **seconds}
+
+    def _draw(self, step: int, count: int, first: int) -> Drawn:
+        """Groups of the next `count` prompts, rewarded as they train; `first` were sampled before in this step."""
+        examples = self.prompts.take(count)
+        found = self.collect(examples, self.plan, [(TRAINING, step, first + i) for i in range(count)])
+        groups = [shaped(group, self.config) for group in found.groups]
+        return Drawn(examples, groups, found.verdicts, found.sample, found.reward)
 
     def _update(self, batch: Batch, step: int) -> tuple[Batch, LossSums, list[float]]:
         """The step's optimiser updates; none if no group has anything to train."""
