@@ -138,8 +138,8 @@ PRESETS: dict[str, Preset] = {
             paper="arXiv 2503.14476",
             equation="A_i = (r_i - mean r) / std r;  w = 1 / Z",
             note="The loss of DAPO: token mean over the whole step, the upper clip raised. Dynamic sampling "
-            "(sample.refill_rounds) and overlong shaping (credit.overlong_share) are settings of a run; recipes/dapo.yaml "
-            "sets them.",
+            "(sample.refill_rounds) and overlong shaping (credit.overlong_share) are settings of a run; "
+            "recipes/dapo.yaml sets them.",
         ),
         Preset(
             name="rloo",
