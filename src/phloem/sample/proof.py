@@ -79,7 +79,7 @@ class Proof:
         if self.gap > GAP:
             raise StaleWeights(
                 f"after the push the sampler's logprobs are {self.gap:.3f} nats a token away from the policy's (at "
-                f"most {GAP}). {_REMEDY}"
+                f"most {GAP}). {_REMEDY}. A narrow dtype on a large model can round that much too: sample.dtype float32"
             )
         if self._base is None:
             self._base = now
