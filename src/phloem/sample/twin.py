@@ -2,7 +2,8 @@
 
 The twin has its own config, attention and train/eval state, so sampling never touches the policy's: no mode to
 restore, gradient checkpointing and the trainer's attention stay as they are. It shares the policy's parameters, or
-keeps a copy in another dtype that `sync` refreshes.
+keeps a copy in another dtype; on a CPU its linear layers keep their weights packed besides (`phloem.sample.packed`).
+`sync` refreshes whatever is kept.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from phloem.kinds import PhloemError
+from phloem.sample.packed import pack_linears, plain_linears
 from phloem.sample.sampler import SampleError
 from phloem.sample.slots import ATTENTION
 
@@ -52,7 +54,7 @@ class Twin:
 
     Attributes:
         model: the twin.
-        copies: whether it keeps weights of its own.
+        copies: whether it keeps weights of its own, in another dtype or packed.
         version: number of calls of `sync`.
 
     Raises:
@@ -69,11 +71,11 @@ class Twin:
 
     def _build(self) -> None:
         parameters = list(self.policy.parameters())
-        self.copies = self.dtype is not None and any(p.dtype != self.dtype for p in parameters)
+        casts = self.dtype is not None and any(p.dtype != self.dtype for p in parameters)
         # Parameters and buffers are handed to deepcopy as already copied: only the modules around them are.
         memo: dict[int, Any] = {id(b): b for b in self.policy.buffers()}
         for p in parameters:
-            memo[id(p)] = torch.nn.Parameter(p.detach().to(self.dtype), requires_grad=False) if self.copies else p
+            memo[id(p)] = torch.nn.Parameter(p.detach().to(self.dtype), requires_grad=False) if casts else p
         self.model = copy.deepcopy(self.policy, memo)
         for module in self.model.modules():
             # A forward set on the instance (accelerate does) would run the policy's modules, and hooks that ask for
@@ -84,6 +86,8 @@ class Twin:
             module._forward_pre_hooks.clear()
         self.model.config._attn_implementation = ATTENTION
         self.model.eval()
+        self._packed = pack_linears(self.model)
+        self._casts, self.copies = casts, casts or bool(self._packed)
         self._pairs = list(zip(parameters, self.model.parameters(), strict=True))
         self._seen = fingerprint(parameters)
 
@@ -100,13 +104,15 @@ class Twin:
         """
         if not self._linked():
             self._build()
-        if self.copies:
+        if self._casts:
             with torch.no_grad():
                 for source, own in self._pairs:
                     own.copy_(source)
             wanted = fingerprint(source.to(own.dtype) for source, own in self._pairs)
             if not torch.equal(wanted, fingerprint(own for _, own in self._pairs)):
                 raise StaleWeights("the sampler's copy did not take the policy's weights")
+        for layer in self._packed:
+            layer.pack()
         self._seen = fingerprint(source for source, _ in self._pairs)
         self.version += 1
 
@@ -123,10 +129,11 @@ class Twin:
             )
 
     def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
-        """Logits of one row alone, (L, V), by the policy's own attention and without a cache."""
+        """Logits of one row alone, (L, V), by the policy's own attention, plain products and without a cache."""
         self.model.config._attn_implementation = self.policy.config._attn_implementation
         try:
-            return self.model(input_ids=ids[None], use_cache=False).logits[0]
+            with plain_linears(self._packed):
+                return self.model(input_ids=ids[None], use_cache=False).logits[0]
         finally:
             self.model.config._attn_implementation = ATTENTION
 
