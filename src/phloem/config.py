@@ -8,6 +8,7 @@ judged without loading a model are judged here, when the object is made, with an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal
 
 from phloem.kinds import ConfigError
@@ -21,6 +22,7 @@ __all__ = [
     "ConfigError",
     "CreditConfig",
     "EvaluationConfig",
+    "ForkConfig",
     "LoraConfig",
     "ModelConfig",
     "OptimConfig",
@@ -89,6 +91,9 @@ class TaskConfig:
     """Wrap prompts in the tokenizer's chat template; off for base models."""
     chat_template_args: dict[str, Any] = field(default_factory=dict)
     """Further variables of the chat template, for example `{enable_thinking: false}`."""
+    opening: str = ""
+    """What the chat template already writes of a completion, for example `<think>`: rewards see it in front of what the
+    policy wrote, and demonstrations are given without it."""
     format_weight: float = 0.0
     """Weight of the format reward added to the task's reward."""
 
@@ -138,6 +143,22 @@ class VLLMConfig:
 
 
 @dataclass(frozen=True)
+class ForkConfig:
+    """One level of a group: `fan_out` segments continue each fork of the level before (the prompt, for the first)."""
+
+    fan_out: int
+    max_tokens: int
+    """Budget of each segment."""
+    until: str | None = None
+    """The text that ends a segment and forks it; null: it forks where its budget ends. Nothing forks the last level."""
+
+    def __post_init__(self) -> None:
+        _check_types(self, "sample.forks")
+        _at_least("sample.forks", {"fan_out": (self.fan_out, 1), "max_tokens": (self.max_tokens, 1)})
+        _require(self.until != "", "sample.forks.until is empty: name the closing tag, or null to fork at the budget")
+
+
+@dataclass(frozen=True)
 class SampleConfig:
     """The shape of a group and how its tokens are drawn.
 
@@ -152,6 +173,14 @@ class SampleConfig:
     """The text that closes a thought. The token that completes it belongs to the thought."""
     thought_tokens: int = 64
     answer_tokens: int = 32
+    forks: tuple[ForkConfig, ...] = ()
+    """The levels of a group, in place of the five settings above: for example `[{fan_out: 4, max_tokens: 32, until:
+    </plan>}, {fan_out: 2, max_tokens: 64, until: </think>}, {fan_out: 2, max_tokens: 16}]`."""
+    unclosed_thought: Literal["leaf", "close", "drop"] = "leaf"
+    """A thought that ends without its closing text is a rollout of its own (`leaf`), is closed at the end of its
+    budget by text that is never trained (`close`), or is not scored (`drop`)."""
+    closing_text: str | None = None
+    """What `close` writes, as a part of the thought's budget; null: the closing tag."""
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -185,6 +214,8 @@ class SampleConfig:
         _require(self.temperature > 0, f"sample.temperature is {self.temperature}; it must be positive")
         _require(0 < self.top_p <= 1, f"sample.top_p is {self.top_p}; it must be in (0, 1]")
         _require(self.fork_at != "" or self.answers == 1, "sample.fork_at is empty; answers > 1 need a closing tag")
+        self._check_forks()
+        self._check_unclosed()
         if self.engine != "hf":
             self._check_vllm()
 
@@ -208,9 +239,57 @@ class SampleConfig:
         """Whether tokens are drawn from the whole distribution, neither top-p nor top-k cutting it."""
         return self.top_p == 1 and self.top_k == 0
 
+    def _check_forks(self) -> None:
+        if not self.forks:
+            return
+        for name in ("thoughts", "answers", "fork_at", "thought_tokens", "answer_tokens"):
+            _require(
+                getattr(self, name) == getattr(type(self), name),
+                f"sample.forks and sample.{name} are both set, and forks replaces it: drop one of the two",
+            )
+        last = self.forks[-1].until
+        _require(last is None, f"the last of sample.forks ends at {last!r} but nothing follows it: drop its `until`")
+
+    def _check_unclosed(self) -> None:
+        tags = [level.until for level in self.levels if level.until is not None]
+        _require(
+            self.unclosed_thought == "leaf" or bool(tags),
+            f"sample.unclosed_thought is {self.unclosed_thought}, and no segment ends at a closing text: "
+            "use answers > 1, or a level of sample.forks with `until`",
+        )
+        if self.closing_text is None:
+            return
+        _require(self.unclosed_thought == "close", "sample.closing_text is set: set sample.unclosed_thought to close")
+        for tag in tags:
+            _require(
+                self.closing_text.endswith(tag),
+                f"sample.closing_text is {self.closing_text!r}; it must end with the closing tag {tag!r}",
+            )
+
+    @property
+    def levels(self) -> tuple[ForkConfig, ...]:
+        """The levels of a group, from `forks` or from the settings of thoughts and answers."""
+        if self.forks:
+            return self.forks
+        if self.answers == 1:
+            return (ForkConfig(self.thoughts, self.thought_tokens + self.answer_tokens),)
+        thoughts = ForkConfig(self.thoughts, self.thought_tokens, self.fork_at)
+        return (thoughts, ForkConfig(self.answers, self.answer_tokens))
+
+    @property
+    def shape(self) -> str:
+        """Fan-outs from the prompt on, `4 x 4`."""
+        fans = [level.fan_out for level in self.forks] or [self.thoughts, self.answers]
+        return " x ".join(map(str, fans))
+
+    @property
+    def group_size(self) -> int:
+        """Rollouts of a group in which every segment forks."""
+        return prod(level.fan_out for level in self.levels)
+
     @property
     def max_completion_tokens(self) -> int:
-        return self.thought_tokens + self.answer_tokens
+        return sum(level.max_tokens for level in self.levels)
 
 
 @dataclass(frozen=True)
@@ -427,8 +506,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _check_types(self, "")
         _require(
-            self.sample.thoughts * self.sample.answers > 1,
-            "sample.thoughts x sample.answers is 1: a group of one rollout has no baseline; raise one of them",
+            self.sample.group_size > 1,
+            "sample.thoughts x sample.answers (or the product of sample.forks) is 1: a group of one rollout has no "
+            "baseline; raise one of them",
         )
         _require(
             self.evaluation.every == 0 or self.evaluation.prompts != 0,

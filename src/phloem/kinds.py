@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -87,6 +87,8 @@ def _convert(value: Any, kind: Any) -> Any:
         return None if value is None else _convert(value, _without_none(kind))
     if get_origin(kind) is tuple:
         return _convert_items(value, get_args(kind))
+    if is_dataclass(kind) and isinstance(value, dict):
+        return _convert_record(value, kind)
     if get_origin(kind) is Literal:
         fits = any(value == choice and type(value) is type(choice) for choice in get_args(kind))
     elif get_origin(kind) is dict:
@@ -98,6 +100,13 @@ def _convert(value: Any, kind: Any) -> Any:
     else:
         fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     return value if fits else _MISFIT
+
+
+def _convert_record(value: dict[Any, Any], kind: Any) -> Any:
+    """A mapping as the dataclass whose fields it names; values are judged where the object is made."""
+    needed = {part.name for part in fields(kind) if part.default is MISSING}
+    known = {part.name for part in fields(kind)}
+    return kind(**value) if needed <= set(value) <= known else _MISFIT
 
 
 def _convert_items(value: Any, kinds: tuple[Any, ...]) -> Any:
@@ -154,5 +163,7 @@ def in_words(kind: Any) -> str:
         first, *rest = get_args(kind)
         if get_origin(first) is Literal:
             return f"a list of any of {', '.join(map(str, get_args(first)))}"
+        if is_dataclass(first):
+            return f"a list of mappings with the keys {', '.join(part.name for part in fields(first))}"
         return f"a list of {'' if rest == [Ellipsis] else f'{len(rest) + 1} '}{_WORDS[first][1]}"
     return "a mapping" if get_origin(kind) is dict else _WORDS[kind][0]

@@ -17,6 +17,7 @@ from phloem.config import SampleConfig
 from phloem.forward import prepare
 from phloem.models.load import _checkpoint_activations
 from phloem.sample import ForkPlan, HFSampler, SampleError, StaleWeights
+from phloem.sample.packed import PackedLinear, pack_linears, plain_linears
 from phloem.sample.twin import Twin
 
 pytestmark = pytest.mark.model
@@ -53,8 +54,9 @@ def test_the_policy_is_left_as_it_was():
 
 
 def test_shared_weights_follow_the_policy_at_once():
-    model = tiny_model("llama-tied", vocab_size=7)
+    model = tiny_model("llama-tied", vocab_size=7, dtype=torch.float64)
     own = HFSampler(model, TOKENIZER, SampleConfig(), eos_ids=())
+    assert not own.twin.copies
     assert all(a is b for a, b in zip(model.parameters(), own.twin.model.parameters(), strict=True))
     before = _sample(own)
     _update(model)
@@ -93,8 +95,54 @@ def test_a_sync_that_does_not_arrive_is_an_error(monkeypatch):
         own.sync()
 
 
+def test_packed_weights_must_be_synced_and_move_with_the_trainers():
+    """E01: the parameters are shared, the layout the CPU computes with is not."""
+    model = tiny_model("llama-tied", vocab_size=7)
+    own = HFSampler(model, TOKENIZER, SampleConfig(), eos_ids=())
+    assert all(a is b for a, b in zip(model.parameters(), own.twin.model.parameters(), strict=True))
+    before = _sample(own)
+    _update(model)
+    with pytest.raises(StaleWeights, match=r"call sampler.sync"):
+        _sample(own)
+    own.sync()
+    (group,) = own.sample([PROMPT], PLAN, [(0,)])
+    assert not np.allclose(np.concatenate([s.logprobs for s in group.segments]), before)
+    for segment in group.segments:
+        ids = torch.from_numpy(np.concatenate([PROMPT, segment.tokens]))
+        with torch.no_grad():
+            exact = model(ids[None]).logits[0, 2:-1].log_softmax(-1)
+        assert np.abs(segment.logprobs - exact[range(len(exact)), ids[3:]].numpy()).max() < 1e-5
+
+
+def test_packed_weights_that_do_not_arrive_are_an_error(monkeypatch):
+    """E01: a patch that failed is not left for a warning line."""
+    model = tiny_model("llama", vocab_size=7)
+    own = HFSampler(model, TOKENIZER, SampleConfig(), eos_ids=())
+    _update(model)
+    monkeypatch.setattr(PackedLinear, "pack", lambda self: None)
+    with pytest.raises(StaleWeights, match="packed weights"):
+        own.sync()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_products_are_the_plain_ones_whatever_the_batch(dtype):
+    """Bit for bit the same for a row however many rows stand beside it."""
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(96, 160), torch.nn.Linear(160, 33, bias=False)).to(dtype)
+    assert pack_linears(layers) == list(layers)
+    x = torch.randn(130, 96, dtype=dtype)
+    with torch.inference_mode():
+        together = layers(x)
+        for n in (1, 3, 16, 64):
+            assert torch.equal(layers(x[:n]), together[:n])
+        with plain_linears(list(layers)):
+            assert torch.allclose(layers(x), together, atol=1e-5 if dtype is torch.float32 else 0.05)
+
+
 def test_the_same_dtype_is_no_copy():
-    assert not Twin(tiny_model("llama"), torch.float32).copies
+    assert not Twin(tiny_model("llama", dtype=torch.float64), torch.float64).copies
+    shared = Twin(tiny_model("llama"), torch.float32)
+    assert all(a is b for a, b in zip(shared.policy.parameters(), shared.model.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("dtype", ["model", "bfloat16"])

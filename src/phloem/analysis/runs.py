@@ -53,7 +53,7 @@ def summary(run: Path, window: int = 5) -> str:
     records = read_metrics(run / "metrics.jsonl") if (run / "metrics.jsonl").exists() else []
     steps = [record for record in records if record["kind"] == "train"]
     lines = [
-        f"{config.task.name}, {config.credit.preset} on {config.sample.thoughts} x {config.sample.answers}, "
+        f"{config.task.name}, {config.credit.preset} on {config.sample.shape}, "
         f"{config.model.path}, seed {config.run.seed}",
         f"{len(steps)} of {config.optim.steps} steps",
     ]

@@ -68,14 +68,16 @@ def of_rule(rule: Rule, config: TrainConfig) -> Iterator[Finding]:
         f"normaliser {rule.normaliser}, {clip}, beta {rule.beta:g}",
     )
     sample = config.sample
-    if sample.answers == 1:
+    if sample.forks:
+        shape = f"{sample.shape} segments, level by level, up to {sample.max_completion_tokens} tokens a rollout"
+    elif sample.answers == 1:
         shape = f"{sample.thoughts} rollouts of up to {sample.max_completion_tokens} tokens"
     else:
         shape = (
             f"{sample.thoughts} thoughts of up to {sample.thought_tokens} tokens, closed by {sample.fork_at!r}, "
             f"x {sample.answers} answers of up to {sample.answer_tokens}"
         )
-    rollouts = sample.thoughts * sample.answers * config.optim.prompts_per_step
+    rollouts = sample.group_size * config.optim.prompts_per_step
     yield ok("groups", f"{shape}; {config.optim.prompts_per_step} prompts and up to {rollouts} rollouts a step")
     if sample.top_p < 1 or sample.top_k:
         yield warn(

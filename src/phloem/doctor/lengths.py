@@ -24,7 +24,8 @@ def of_lengths(tokenizer: Any, declared: Declared, task: Task, config: TrainConf
     yield _of_prompts(tokenizer, declared, task, config)
     sample = config.sample
     shown = [text for example in task.train for text in example.demonstrations]
-    if shown and sample.answers == 1:
+    whole = bool(sample.forks) or sample.answers == 1
+    if shown and whole:
         yield _of_answers(tokenizer, shown, "demonstrations", sample)
     elif shown:
         parts = [_parted(text, sample.fork_at) for text in shown]
@@ -32,7 +33,7 @@ def of_lengths(tokenizer: Any, declared: Declared, task: Task, config: TrainConf
         yield _of_answers(tokenizer, [answer for _, answer in parts], "answers of demonstrations", sample)
     elif isinstance(task, ExampleTask):
         golds = [task.gold_completion(example) for example in (*task.train, *task.held_out)]
-        golds = golds if sample.answers == 1 else [_parted(text, sample.fork_at)[1] for text in golds]
+        golds = golds if whole else [_parted(text, sample.fork_at)[1] for text in golds]
         yield _of_answers(tokenizer, golds, "gold answers in their tags", sample)
 
 
@@ -65,6 +66,8 @@ def _of_thoughts(tokenizer: Any, texts: Sequence[str], sample: SampleConfig) -> 
 def _of_answers(tokenizer: Any, texts: Sequence[str], what: str, sample: SampleConfig) -> Finding:
     """Texts and the token that ends them against the budget of an answer, or of a plain rollout."""
     lengths = _tokens(tokenizer, texts) + 1
+    if sample.forks:
+        return _against(lengths, sample.max_completion_tokens, what, "the budgets of sample.forks together")
     if sample.answers == 1:
         return _against(lengths, sample.max_completion_tokens, what, "sample.thought_tokens + sample.answer_tokens")
     return _against(lengths, sample.answer_tokens, what, "sample.answer_tokens")

@@ -38,8 +38,9 @@ def of_prompts(tokenizer: Any, declared: Declared, task: Task | None, config: Tr
     yield _of_ends(tokenizer, declared, config.task.chat_template)
     if task is not None:
         yield from _of_marks(tokenizer, [*task.train, *task.held_out], config.task.chat_template)
-        if config.sample.answers > 1:
-            yield from _of_fork(tokenizer, task, config)
+        for level in config.sample.levels[:-1]:
+            if level.until is not None:
+                yield from _of_fork(tokenizer, task, config, level.until)
 
 
 def _of_bos(tokenizer: Any, example: Example, task: TaskConfig) -> Finding:
@@ -106,23 +107,29 @@ def _text(prompt: Prompt) -> str:
     return prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
 
 
-def _of_fork(tokenizer: Any, task: Task, config: TrainConfig) -> Iterator[Finding]:
+def _of_fork(tokenizer: Any, task: Task, config: TrainConfig, tag: str) -> Iterator[Finding]:
     """Whether anything tells the policy about the text that closes a thought."""
-    tag = config.sample.fork_at
+    setting = "sample.forks" if config.sample.forks else "sample.fork_at"
     shown = [text for example in task.train for text in example.demonstrations]
     without = sum(tag not in text for text in shown)
     if without:
         yield warn(
             "prompts",
-            f"{without} of {len(shown)} demonstrations lack sample.fork_at {tag!r}: such thoughts have no answers",
-            "write it into them, or set sample.fork_at to what closes their thoughts",
+            f"{without} of {len(shown)} demonstrations lack {setting} {tag!r}: such thoughts have no answers",
+            f"write it into them, or set {setting} to what closes their thoughts",
         )
     told = (rendered(tokenizer, task.train[0], config.task), tokenizer.chat_template or "")
     opening = tag.replace("</", "<")
+    if opening != tag and told[0].rstrip().endswith(opening) and not config.task.opening:
+        yield warn(
+            "prompts",
+            f"the chat template already writes {opening!r}, so completions start inside the thought",
+            f"set task.opening to {opening!r}: rewards then see the whole thought, demonstrations leave the tag out",
+        )
     if not shown and not any(word in text for word in (tag, opening) for text in told):
         yield warn(
             "prompts",
-            f"neither the prompt nor a demonstration shows sample.fork_at {tag!r}; a thought that never writes it has "
+            f"neither the prompt nor a demonstration shows {setting} {tag!r}; a thought that never writes it has "
             "no answers",
             "ask for it (task.system_prompt or task.args.instruction), unless the model writes it by itself",
         )

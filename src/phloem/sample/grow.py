@@ -8,8 +8,8 @@ tag's tokens are. A tag can end inside a token (`></`, `>\\n`): the token stays 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -22,12 +22,13 @@ __all__ = ["End", "Growth", "StageTable", "Tables", "tag_table", "token_bytes"]
 
 
 class End(IntEnum):
-    """`Finish` as a number, for arrays; RUNNING: the segment goes on."""
+    """`Finish` as a number, for arrays; RUNNING: the segment goes on; FORCED: its closing text is to be written."""
 
     RUNNING = 0
     FORK = 1
     STOP = 2
     LENGTH = 3
+    FORCED = 4
 
     @property
     def finish(self) -> Finish:
@@ -110,19 +111,40 @@ class StageTable:
     """The stop conditions of a plan's stages, for arrays of rows.
 
     Attributes:
-        tags: per stage, the table of its closing text, or None.
+        tags: per stage, the table of its closing tag, or None.
         is_eos_V: True for every id that ends a completion.
+        closing: per stage, the ids of the text that closes a segment by force; none where nothing is forced.
     """
 
     plan: ForkPlan
     tags: list[np.ndarray | None]
     is_eos_V: np.ndarray
+    closing: list[np.ndarray]
 
     @classmethod
-    def build(cls, plan: ForkPlan, pieces: Sequence[bytes], eos_ids: Sequence[int]) -> StageTable:
+    def build(
+        cls,
+        plan: ForkPlan,
+        pieces: Sequence[bytes],
+        eos_ids: Sequence[int],
+        encode: Callable[[str], Sequence[int]] = lambda _: (),
+    ) -> StageTable:
+        """Makes the tables of a plan for a vocabulary; `encode` gives the ids of a closing text.
+
+        Raises:
+            SampleError: a closing text that leaves no token of its stage's budget to be sampled.
+        """
         is_eos = np.zeros(len(pieces), dtype=bool)
         is_eos[list(eos_ids)] = True
-        return cls(plan, [None if s.until is None else tag_table(pieces, s.until) for s in plan.stages], is_eos)
+        tags = [None if s.until is None else tag_table(pieces, s.until) for s in plan.stages]
+        closing = [np.array([] if s.closing is None else encode(s.closing), dtype=np.int64) for s in plan.stages]
+        for stage, ids in zip(plan.stages, closing, strict=True):
+            if len(ids) >= stage.max_tokens:
+                raise SampleError(
+                    f"the closing text {stage.closing!r} has {len(ids)} tokens and the budget is {stage.max_tokens}: "
+                    "raise the budget or shorten the text"
+                )
+        return cls(plan, tags, is_eos, closing)
 
     def advance(
         self, stages: np.ndarray, matched: np.ndarray, lengths: np.ndarray, tokens: np.ndarray
@@ -144,8 +166,9 @@ class StageTable:
         for index, (stage, table) in enumerate(zip(self.plan.stages, self.tags, strict=True)):
             rows = np.flatnonzero(stages == index)
             forks_at_budget = table is None and index + 1 < len(self.plan.stages)
-            full = rows[lengths[rows] >= stage.max_tokens]
-            ends[full] = End.FORK if forks_at_budget else End.LENGTH
+            forced = len(self.closing[index])
+            full = rows[lengths[rows] >= stage.max_tokens - forced]
+            ends[full] = End.FORCED if forced else End.FORK if forks_at_budget else End.LENGTH
             if table is not None:
                 after[rows] = table[matched[rows], tokens[rows]]
                 ends[rows[after[rows] == len(table) - 1]] = End.FORK
@@ -182,7 +205,8 @@ class Tables:
     """The stop conditions of plans, each made once.
 
     Args:
-        tokenizer: only the bytes of single tokens are read from it, and only for plans with a closing tag.
+        tokenizer: only the bytes of single tokens are read from it, for plans with a closing tag, and the ids of closing
+            texts.
         vocabulary: ids the model knows.
         eos_ids: ids that end a completion.
     """
@@ -199,8 +223,11 @@ class Tables:
             else:
                 self._pieces = self._pieces or token_bytes(self._tokenizer, self._vocabulary)
                 pieces = self._pieces
-            self._made[plan] = StageTable.build(plan, pieces, self._eos_ids)
+            self._made[plan] = StageTable.build(plan, pieces, self._eos_ids, self._encode)
         return self._made[plan]
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False).input_ids)
 
 
 @dataclass
@@ -211,7 +238,9 @@ class Growth:
     done: dict[tuple[int, ...], Segment] = field(default_factory=dict)
 
     def add(self, branch: tuple[int, ...], tokens: np.ndarray, logprobs: np.ndarray, finish: Finish) -> None:
-        self.done[branch] = Segment(tokens, logprobs=logprobs, finish=finish)
+        """Keeps a segment; logprobs are NaN where the token was forced."""
+        forced = np.isnan(logprobs)
+        self.done[branch] = Segment(tokens, sampled=~forced if forced.any() else None, logprobs=logprobs, finish=finish)
 
     def group(self) -> Group:
         """The segments in depth-first order of their branch, whatever the order in which they ended."""
@@ -219,7 +248,6 @@ class Growth:
         index = {branch: s for s, branch in enumerate(order)}
         segments: list[Segment] = []
         for branch in order:
-            found = self.done[branch]
             parent = index[branch[:-1]] if len(branch) > 1 else None
-            segments.append(Segment(found.tokens, parent, logprobs=found.logprobs, finish=found.finish))
+            segments.append(replace(self.done[branch], parent=parent))
         return Group(self.prompt, tuple(segments))

@@ -26,6 +26,15 @@ class PackedLinear(nn.Linear):
         """Copies the weight as it is now."""
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), None)
 
+    @torch.inference_mode()
+    def is_current(self) -> bool:
+        """Whether the packed weight is the weight, in one column of it: the product with a unit vector is exact."""
+        unit = torch.zeros(1, self.in_features, dtype=self.weight.dtype)
+        unit[0, self.in_features // 2] = 1
+        with plain_linears([self]):
+            plain = self(unit)
+        return torch.equal(self(unit), plain)
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if self.packed is None:
             return super().forward(input)

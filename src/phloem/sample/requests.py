@@ -86,9 +86,9 @@ def grow(
     stages = table.plan.stages
 
     def children(group: int, branch: tuple[int, ...], ids: tuple[int, ...]) -> list[Request]:
-        stage = stages[len(branch)]
+        stage, closing = stages[len(branch)], len(table.closing[len(branch)])
         return [
-            Request(group, own, ids, stage.max_tokens, stage.until, _seed(seed, keys[group], own))
+            Request(group, own, ids, stage.max_tokens - closing, stage.until, _seed(seed, keys[group], own))
             for own in ((*branch, i) for i in range(stage.fan_out))
         ]
 
@@ -107,7 +107,8 @@ def read_segment(table: StageTable, request: Request, reply: Reply) -> tuple[np.
     """The reply's ids and logprobs up to where the segment ends by the plan, and how it ends.
 
     An engine may notice the closing text late (it looks at decoded text, the plan at bytes); what it sampled past
-    the end is dropped, which leaves the distribution of the segment as it is.
+    the end is dropped, which leaves the distribution of the segment as it is. Closing text that the plan forces is
+    added, with NaN for its logprobs.
 
     Raises:
         SampleError: ids or logprobs are missing or impossible, or the engine stopped where the plan goes on.
@@ -134,7 +135,13 @@ def read_segment(table: StageTable, request: Request, reply: Reply) -> tuple[np.
             f"completion nor completes {request.until!r}: the engine "
             + ("has end ids of its own" if reply.stopped else "has a shorter context than the policy")
         )
-    return tokens[:length], logprobs[:length], end.finish
+    tokens, logprobs = tokens[:length], logprobs[:length]
+    if end is End.FORCED:
+        closing = table.closing[len(request.branch) - 1]
+        tokens = np.concatenate([tokens, closing])
+        logprobs = np.concatenate([logprobs, np.full(len(closing), np.nan, dtype=np.float32)])
+        return tokens, logprobs, Finish.FORK
+    return tokens, logprobs, end.finish
 
 
 def _seed(seed: int, key: tuple[int, ...], branch: tuple[int, ...]) -> int:

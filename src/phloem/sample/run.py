@@ -18,7 +18,7 @@ from phloem.sample.draw import Draw, uniforms
 from phloem.sample.grow import End, Growth, StageTable
 from phloem.sample.slots import Slots
 from phloem.sample.twin import Twin
-from phloem.tree import Group
+from phloem.tree import Finish, Group
 
 __all__ = ["Run", "SampleStats"]
 
@@ -106,6 +106,8 @@ class Run:
         self.matched = np.zeros(self.rows, dtype=np.int64)
         self.length = np.zeros(self.rows, dtype=np.int64)
         self.closing = np.zeros(self.rows, dtype=bool)
+        self.forced = np.full(self.rows, -1)
+        """Tokens of the closing text written so far; -1: the row samples its tokens."""
         self.tokens = np.zeros((self.rows, longest), dtype=np.int64)
         self.logprobs = np.zeros((self.rows, longest), dtype=np.float32)
         self.numbers = np.zeros((self.rows, longest))
@@ -147,7 +149,7 @@ class Run:
         self.slots.put(rows, fork.block, fork.own)
         self.users[fork.block] += count
         self.group_of[rows], self.stage[rows] = fork.group, level
-        self.matched[rows], self.length[rows], self.closing[rows] = 0, 0, False
+        self.matched[rows], self.length[rows], self.closing[rows], self.forced[rows] = 0, 0, False, -1
         for row in range(self.n, self.n + count):
             self.branch[row] = (*fork.branch, fork.started)
             seed, key = self.streams[fork.group]
@@ -207,9 +209,13 @@ class Run:
             fork = _Fork(int(self.group_of[row]), self.branch[row], block, self.slots.take(row), logits[row].clone())
             self.forks[len(fork.branch)].append(fork)
             self.users[block] += 1
-        running = np.flatnonzero(~closing)
+        forced = self.forced[rows] >= 0
+        running = np.flatnonzero(~closing & ~forced)
+        self._force(np.flatnonzero(~closing & forced))
         if len(running):
-            self._record(running, logits if not closing.any() else logits[torch.from_numpy(running).to(self.device)])
+            self._record(
+                running, logits if len(running) == self.n else logits[torch.from_numpy(running).to(self.device)]
+            )
         self._drop(np.flatnonzero(closing | (self.length[rows] == 0)))
 
     def _record(self, rows: np.ndarray, logits: torch.Tensor) -> None:
@@ -221,13 +227,32 @@ class Run:
         self.stats.sampled += len(rows)
         self.matched[rows], ends = self.table.advance(self.stage[rows], self.matched[rows], at + 1, tokens)
         for row, end in zip(rows[ends != End.RUNNING], ends[ends != End.RUNNING], strict=True):
-            n = int(self.length[row])
-            growth = self.growths[int(self.group_of[row])]
-            growth.add(self.branch[row], self.tokens[row, :n].copy(), self.logprobs[row, :n].copy(), End(end).finish)
+            if end == End.FORCED:
+                self.forced[row] = 0
+                continue
+            self._keep(row, End(end).finish)
             if end == End.FORK:
                 self.closing[row] = True
             else:
                 self.length[row] = 0
+
+    def _force(self, rows: np.ndarray) -> None:
+        """Writes the next token of their closing text into rows; those that have all of it fork."""
+        for row in map(int, rows):
+            text, at = self.table.closing[self.stage[row]], int(self.length[row])
+            self.tokens[row, at], self.logprobs[row, at] = text[self.forced[row]], np.nan
+            self.length[row] += 1
+            self.forced[row] += 1
+            if self.forced[row] == len(text):
+                self.forced[row] = -1
+                self._keep(row, Finish.FORK)
+                self.closing[row] = True
+
+    def _keep(self, row: int, finish: Finish) -> None:
+        """Stores the segment of a row."""
+        n = int(self.length[row])
+        growth = self.growths[int(self.group_of[row])]
+        growth.add(self.branch[row], self.tokens[row, :n].copy(), self.logprobs[row, :n].copy(), finish)
 
     def _drop(self, ended: np.ndarray) -> None:
         """Takes rows out and moves the last ones into their places."""
@@ -245,6 +270,7 @@ class Run:
                 self.matched,
                 self.length,
                 self.closing,
+                self.forced,
                 self.tokens,
                 self.logprobs,
                 self.numbers,

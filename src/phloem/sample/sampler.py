@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from phloem.config import SampleConfig
+from phloem.config import ForkConfig, SampleConfig
 from phloem.kinds import PhloemError
 from phloem.tree import Group
 
@@ -29,17 +29,23 @@ class Stage:
         max_tokens: budget of each segment.
         until: the text that ends a segment and forks it. None in the last stage: nothing follows. None in an earlier
             stage: the segment forks where its budget ends.
+        closing: text that ends with `until`, written where the budget would end without it: the segment then forks.
+            Its tokens are the last of the budget and are not sampled: they are context and nothing else. None: such
+            a segment is a leaf.
     """
 
     fan_out: int
     max_tokens: int
     until: str | None = None
+    closing: str | None = None
 
     def __post_init__(self) -> None:
         if self.fan_out < 1 or self.max_tokens < 1:
             raise SampleError(f"a stage needs fan_out >= 1 and max_tokens >= 1, got {self}")
         if self.until == "":
             raise SampleError("a stage's `until` is empty: name the closing tag, or None to fork at the budget")
+        if self.closing is not None and not (self.until and self.closing.endswith(self.until)):
+            raise SampleError(f"a stage's closing text {self.closing!r} does not end with its `until` {self.until!r}")
 
 
 @dataclass(frozen=True)
@@ -61,11 +67,14 @@ class ForkPlan:
 
     @classmethod
     def from_config(cls, config: SampleConfig) -> ForkPlan:
-        """K thoughts up to the closing tag with M answers each; M = 1: K plain rollouts with the budgets' sum."""
-        if config.answers == 1:
-            return cls.plain(config.thoughts, config.max_completion_tokens)
-        thoughts = Stage(config.thoughts, config.thought_tokens, config.fork_at)
-        return cls((thoughts, Stage(config.answers, config.answer_tokens)))
+        """The stages of `sample.levels`, closed by force where `sample.unclosed_thought` asks for it."""
+        closes = config.unclosed_thought == "close"
+
+        def stage(level: ForkConfig) -> Stage:
+            closing = (config.closing_text or level.until) if closes and level.until is not None else None
+            return Stage(level.fan_out, level.max_tokens, level.until, closing)
+
+        return cls(tuple(map(stage, config.levels)))
 
     @classmethod
     def plain(cls, rollouts: int, max_tokens: int) -> ForkPlan:

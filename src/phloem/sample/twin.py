@@ -113,6 +113,8 @@ class Twin:
                 raise StaleWeights("the sampler's copy did not take the policy's weights")
         for layer in self._packed:
             layer.pack()
+        if not all(layer.is_current() for layer in self._packed):
+            raise StaleWeights("the sampler's packed weights are not the policy's")
         self._seen = fingerprint(source for source, _ in self._pairs)
         self.version += 1
 

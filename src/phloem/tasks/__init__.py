@@ -78,7 +78,16 @@ def get(config: TaskConfig, seed: int = 0) -> ExampleTask:
         raise ConfigError("the prompts bring system messages and task.system_prompt is set: drop one of the two")
     if config.format_weight:
         task = replace(task, reward=WeightedSum(((task.reward, 1.0), (Format(), config.format_weight))))
-    return task
+    return _opened(task, config.opening) if config.opening else task
+
+
+def _opened(task: ExampleTask, opening: str) -> ExampleTask:
+    """The task for a template that already writes the opening of a completion."""
+    train = [
+        replace(example, demonstrations=tuple(text.removeprefix(opening) for text in example.demonstrations))
+        for example in task.train
+    ]
+    return replace(task, train=train, opening=opening)
 
 
 def _has_system(prompt: Prompt) -> bool:

@@ -169,7 +169,8 @@ class ExampleTask:
 
     `gold_template` writes a gold answer as a completion: `{answer}` is replaced, nothing else. `reference` is the key
     of `row` whose value stands for the answer there (code: the answer holds tests, the reference solves them). `notes`
-    are sentences about rows that were left out.
+    are sentences about rows that were left out. `opening` is what the prompt's template already wrote of the completion
+    (`<think>`): rewards see it in front of what the policy wrote.
     """
 
     name: str
@@ -179,6 +180,7 @@ class ExampleTask:
     gold_template: str = THOUGHTLESS
     reference: str | None = None
     notes: tuple[str, ...] = ()
+    opening: str = ""
 
     def __post_init__(self) -> None:
         if not self.train:
@@ -187,8 +189,9 @@ class ExampleTask:
     def score(self, completions: Sequence[str], examples: Sequence[Example]) -> list[Verdict]:
         """Raises RewardError: lengths differ, or a reward that is not a finite number or None."""
         answers = [example.answer for example in examples]
+        texts = [self.opening + completion for completion in completions]
         try:
-            return score_all(self.reward, completions, answers, [example.row for example in examples])
+            return score_all(self.reward, texts, answers, [example.row for example in examples])
         except RewardError as error:
             if error.index is None:
                 raise
@@ -197,7 +200,8 @@ class ExampleTask:
     def gold_completion(self, example: Example) -> str:
         """The gold answer as the policy would give it."""
         answer = example.answer if self.reference is None else example.row[self.reference]
-        return self.gold_template.replace("{answer}", answer if isinstance(answer, str) else json.dumps(answer))
+        text = self.gold_template.replace("{answer}", answer if isinstance(answer, str) else json.dumps(answer))
+        return text.removeprefix(self.opening)
 
     def check(self) -> GoldReport:
         failing: list[GoldFailure] = []

@@ -25,7 +25,7 @@ from phloem.train.alarms import Alarms
 from phloem.train.checkpoint import Checkpoints, Progress, Saved, random_state, set_random_state
 from phloem.train.evaluation import Evaluator
 from phloem.train.folder import RunFolder
-from phloem.train.metrics import step_metrics
+from phloem.train.metrics import rethinks, step_metrics
 from phloem.train.optimiser import Optimiser
 from phloem.train.policy import Policy
 from phloem.train.prepare import idle_settings, open_folder, run_cold_start, set_up_process
@@ -81,7 +81,8 @@ def train(config: TrainConfig, task: Task | None = None, *, resume: bool = False
     Args:
         config: the settings.
         task: prompts, answers and rewards; None: the one that `config.task` names. With a task of one's own, only
-            `task.system_prompt` and `task.chat_template` of the settings are used, and the rest is said to be idle.
+            `task.system_prompt`, `task.chat_template` and `task.chat_template_args` of the settings are used, and the rest
+            is said to be idle.
         resume: go on with the run in `config.run.folder`, from its newest complete checkpoint. On CPU, and with as
             many processes as before, the result is the one of a run that never stopped, bit for bit.
 
@@ -351,6 +352,7 @@ class _Trainer:
         self.folder.rollouts(records(step, found, batch.credits, replaced, self.policy.raw_text))
         figures = step_metrics(found.groups, len(self.plan.stages), found.verdicts, batch, sums, norms)
         figures |= sampled_metrics(found, replaced)
+        figures["rethinks"] = rethinks(found.groups, self.plan, self.policy.text)
         seconds = {
             "seconds/sample": found.sample,
             "seconds/reward": found.reward,

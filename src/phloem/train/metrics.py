@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,12 @@ import numpy as np
 from phloem.analysis.variance import thought_variance
 from phloem.loss import LossSums
 from phloem.rewards.verdict import Verdict, tally
+from phloem.sample import ForkPlan
 from phloem.train.step import Batch
 from phloem.tree import Finish, Group
 from phloem.tree.structure import structure
 
-__all__ = ["step_metrics"]
+__all__ = ["rethinks", "step_metrics"]
 
 
 def step_metrics(
@@ -53,6 +54,7 @@ def step_metrics(
         "between_variance": _mean([v.between for v in variances]),
         "truncated": _mean([leaf.finish is Finish.LENGTH for leaf in leaves]),
         "unforked": _mean([g.levels_S[leaf] < levels for g in groups for leaf in g.leaves]),
+        "closed_by_force": _mean(_forced(groups, levels)),
         "completion_tokens": _mean(lengths),
         **_shaping(groups, verdicts),
         **{f"verdict/{name}": value for name, value in tally([v for own in verdicts for v in own]).items()},
@@ -83,6 +85,27 @@ def _shaping(groups: Sequence[Group], verdicts: Sequence[Sequence[Verdict]]) -> 
         "overlong": _mean([after - before for before, after in pairs if before is not None and after is not None]),
         "masked": _mean([before is not None and after is None for before, after in pairs]),
     }
+
+
+def rethinks(groups: Sequence[Group], plan: ForkPlan, text: Callable[[np.ndarray], str]) -> float:
+    """Share of the last level's segments whose text opens or closes a thought again; NaN where no tag forks.
+
+    Args:
+        groups: of one step.
+        plan: they were sampled by.
+        text: of token ids.
+    """
+    tags = [stage.until for stage in plan.stages if stage.until is not None]
+    marks = {mark for tag in tags for mark in (tag, tag.replace("</", "<"))}
+    answers = [s for g in groups for s, level in zip(g.segments, g.levels_S, strict=True) if level == len(plan.stages)]
+    texts = [text(s.tokens) for s in answers] if marks else []
+    return _mean([any(mark in shown for mark in marks) for shown in texts])
+
+
+def _forced(groups: Sequence[Group], levels: int) -> list[bool]:
+    """Of each segment that may fork: whether its closing text was forced."""
+    inner = [s for g in groups for s, level in zip(g.segments, g.levels_S, strict=True) if level < levels]
+    return [not s.sampled_mask.all() for s in inner]
 
 
 def _mean(values: Sequence[Any] | np.ndarray) -> float:

@@ -34,7 +34,7 @@ def open_folder(config: TrainConfig, ranks: Ranks, resume: bool) -> RunFolder:
 
 def idle_settings(config: TrainConfig) -> tuple[str, ...]:
     """What the settings say of a built-in task while the task comes from Python."""
-    fields = ("name", "args", "train_size", "held_out_size", "format_weight")
+    fields = ("name", "args", "train_size", "held_out_size", "opening", "format_weight")
     default = type(config.task)()
     changed = [f"task.{name}" for name in fields if getattr(config.task, name) != getattr(default, name)]
     return (f"given from Python, so these settings do nothing: {', '.join(changed)}",) if changed else ()

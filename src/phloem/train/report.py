@@ -32,7 +32,7 @@ def report(result: RunResult, config: TrainConfig, folder: RunFolder, view: View
         **{f"seconds/{part}": _average(steps, f"seconds/{part}") for part in ("sample", "reward", "update")},
     }
     folder.write_json("summary.json", summary)
-    name = f"{config.task.name}, {config.credit.preset}, {config.sample.thoughts} x {config.sample.answers}"
+    name = f"{config.task.name}, {config.credit.preset}, {config.sample.shape}"
     draw_curves(records, folder.path / "curves.png", f"{name}, seed {config.run.seed}")
     for line in _lines(result, config, summary):
         view.say(line)
