@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phloem import ConfigError, TrainConfig, load_config, to_yaml
-from phloem.config import CreditConfig, EvaluationConfig, ModelConfig, OptimConfig, RunConfig, SampleConfig, TaskConfig
+from phloem.config import (
+    CreditConfig,
+    EvaluationConfig,
+    ForkConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    SampleConfig,
+    TaskConfig,
+)
 from phloem.kinds import coerce, in_words, is_optional, type_hints
 from phloem.settings import nearest, resolve, sections, settings
 
@@ -121,6 +130,9 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     if get_origin(kind) is tuple:
         first, *rest = get_args(kind)
         return st.lists(values_of(first), max_size=3) if rest == [...] else st.tuples(*map(values_of, [first, *rest]))
+    if is_dataclass(kind):
+        hints = type_hints(kind)  # pyright: ignore[reportArgumentType]
+        return st.builds(kind, **{name: values_of(hint) for name, hint in hints.items()})
     if get_origin(kind) is dict:
         return st.dictionaries(st.text() | tricky_text(), anything(), max_size=3)
     if kind is str:
@@ -203,6 +215,8 @@ def other_value(name: str) -> tuple[Any, Any]:
         kind = next(part for part in get_args(kind) if part is not type(None))
     if name == "credit.dual_clip":
         return 3.0, 4.0
+    if name == "sample.closing_text":
+        return "one</think>", "two</think>"
     if get_origin(kind) is Literal:
         choices = [choice for choice in get_args(kind) if choice != default]
         return choices[0], choices[-1]
@@ -210,6 +224,8 @@ def other_value(name: str) -> tuple[Any, Any]:
         first = get_args(kind)[0]
         if get_origin(first) is Literal:
             return get_args(first)[:1], get_args(first)[1:3]
+        if is_dataclass(first):
+            return (ForkConfig(3, 7),), (ForkConfig(2, 5, "x"), ForkConfig(2, 4))
         return (("a",), ("b", "c")) if first is str else ((0.5, 0.25), (0.25, 0.5))
     if get_origin(kind) is dict:
         return {"digits": 3}, {"largest": "9"}
@@ -230,6 +246,8 @@ def value_of(config: Any, name: str) -> Any:
 def test_argument_beats_file_beats_default_for_every_setting(tmp_path, name):
     in_file, in_argument = other_value(name)
     base = with_setting(TrainConfig(), "task.held_out_size", 10**6)  # room for every evaluation.prompts
+    if name == "sample.closing_text":
+        base = with_setting(base, "sample.unclosed_thought", "close")
     path = write(tmp_path, to_yaml(with_setting(base, name, in_file)))
     assert value_of(TrainConfig(), name) == settings()[name].default
     assert value_of(load_config(path), name) == in_file
@@ -239,6 +257,8 @@ def test_argument_beats_file_beats_default_for_every_setting(tmp_path, name):
 def as_word(value: Any) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, tuple) and value and is_dataclass(value[0]):
+        return str([asdict(item) for item in value]).replace("None", "null")  # pyright: ignore[reportArgumentType]
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {item!r}" for key, item in value.items()) + "}"
     return str(list(value) if isinstance(value, tuple) else value).replace("True", "true").replace("False", "false")
