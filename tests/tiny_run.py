@@ -39,7 +39,7 @@ def tiny_run(
     config = TrainConfig(
         model=ModelConfig(path=str(folder / "model")),
         cold_start=ColdStartConfig(steps=1, batch_size=2),
-        sample=sample,
+        sample=SampleConfig(thoughts=2, answers=2, thought_tokens=6, answer_tokens=4),
         credit=CreditConfig(preset="grpo-ma"),
         optim=OptimConfig(steps=1, prompts_per_step=2, updates_per_step=2, lr=1e-3),
         evaluation=EvaluationConfig(prompts=2, samples=2),

@@ -186,10 +186,12 @@ class StageTable:
             How many of the tokens belong to the segment, and how it ends; RUNNING if it would go on after all n.
         """
         length, end = len(tokens), End.RUNNING
-        own, table = self.plan.stages[stage], self.tags[stage]
-        if length >= own.max_tokens:
-            length = own.max_tokens
-            end = End.FORK if table is None and stage + 1 < len(self.plan.stages) else End.LENGTH
+        table, forced = self.tags[stage], len(self.closing[stage])
+        budget = self.plan.stages[stage].max_tokens - forced
+        if length >= budget:
+            length = budget
+            forks = table is None and stage + 1 < len(self.plan.stages)
+            end = End.FORCED if forced else End.FORK if forks else End.LENGTH
         if table is not None:
             matched, complete = 0, len(table) - 1
             for n, token in enumerate(tokens[:length].tolist(), start=1):
@@ -205,8 +207,8 @@ class Tables:
     """The stop conditions of plans, each made once.
 
     Args:
-        tokenizer: only the bytes of single tokens are read from it, for plans with a closing tag, and the ids of closing
-            texts.
+        tokenizer: only the bytes of single tokens are read from it, for plans with a closing tag, and the ids of
+            closing texts.
         vocabulary: ids the model knows.
         eos_ids: ids that end a completion.
     """
