@@ -81,7 +81,7 @@ def train(config: TrainConfig, task: Task | None = None, *, resume: bool = False
     Args:
         config: the settings.
         task: prompts, answers and rewards; None: the one that `config.task` names. With a task of one's own, only
-            `task.system_prompt`, `task.chat_template` and `task.chat_template_args` of the settings are used, and the rest
+            `task.system_prompt`, `task.chat_template` and `task.chat_template_args` of the settings are used; the rest
             is said to be idle.
         resume: go on with the run in `config.run.folder`, from its newest complete checkpoint. On CPU, and with as
             many processes as before, the result is the one of a run that never stopped, bit for bit.
