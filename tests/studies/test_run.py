@@ -76,7 +76,8 @@ def test_a_quick_study_runs_to_its_page(name, work, capsys):
 def test_a_bench_that_trains_nothing_says_what_is_missing(tmp_path, capsys):
     words = ["study", "time-per-step", "--quick", "--no-training", "--folder", str(tmp_path), "--work", str(tmp_path)]
     assert main(words) == 0
-    assert "no run yet" in capsys.readouterr().out
+    assert "phloem study time-per-step" in (tmp_path / "time-per-step.md").read_text("utf-8")
+    assert not capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 

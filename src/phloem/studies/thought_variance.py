@@ -17,13 +17,13 @@ __all__ = ["STUDY"]
 
 ANCHOR = np.array([0.2, 0.4, 0.6, 0.9])
 SIGMA = 0.2
-K_GRID, M_GRID = (2, 3, 4, 6, 8, 16, 32, 64), (1, 2, 4, 8, 16, 32, 64)
+K_GRID, M_GRID = (3, 4, 6, 8, 16, 32, 64), (1, 2, 4, 8, 16, 32, 64)
 SHAPES = ((4, 1), (8, 1), (16, 1), (8, 2), (4, 4), (8, 4))
 
 
 def measure(bench: Bench) -> dict[str, Any]:
     draws = 2_000 if bench.quick else 400_000
-    found = bench.piece("theory", {"draws": draws}, lambda: _theory(draws))
+    found = bench.piece("theory", {"draws": draws, "K": K_GRID, "M": M_GRID}, lambda: _theory(draws))
     from phloem.studies.thought_pool import pool, resampled
 
     drawn = pool(bench)
@@ -64,7 +64,7 @@ def judge(measured: Mapping[str, Any]) -> list[Finding]:
     m = np.log([row["M"] for row in measured["by_m"] if row["M"] >= 4])
     slope = float(np.polyfit(m, np.log([np.mean(r["simulated"]) for r in measured["by_m"] if r["M"] >= 4]), 1)[0])
     widest = measured["by_k"][-1]
-    floor = widest["simulated4"] > 0.5 * measured["by_k"][2]["simulated4"]
+    floor = widest["simulated4"] > 0.5 * next(row["simulated4"] for row in measured["by_k"] if row["K"] == 4)
     equal = [row["simulated"] for row in measured["equal"]]
     judged = {(c["K"], c["M"]): c["correlation"] for c in measured["correlation"]}
     findings = [
@@ -87,7 +87,7 @@ def judge(measured: Mapping[str, Any]) -> list[Finding]:
             f"at K = {widest['K']}: {widest['simulated1']:.3f} (M = 1), {widest['simulated4']:.3f} (M = 4); leading "
             f"order {widest['formula1']:.3f}, {widest['formula4']:.3f}",
             Verdict.CONFIRMED if floor else Verdict.NOT_CONFIRMED,
-            note="with equal noise the exact floor is sigma^2/(M S^2 + sigma^2).",
+            note="with equal noise the exact floor is sigma^2/(M S^2 + sigma^2). Two thoughts always get +1 and -1.",
         ),
         Finding(
             "what the theorem leaves out: thoughts of equal value",
@@ -156,6 +156,10 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
         right.plot(x, [r[f"simulated{M}"] for r in rows], color=colour, marker=marker, label=f"M = {M}")
         right.plot(x, [r[f"formula{M}"] for r in rows], color=colour, linestyle="--", linewidth=1)
     right.set(xscale="log", yscale="log", xlabel="thoughts, K", title="a floor in K (dashed: leading order)")
+    right.set_ylim(0.01, 1.2)
+    for axis, ticks in ((left, M_GRID), (right, K_GRID)):
+        axis.set_xticks(ticks, [str(tick) for tick in ticks])
+        axis.minorticks_off()
     right.legend()
     caption = (
         f"Variance of a thought's advantage: true values of standard deviation {measured['spread']:.2f}, reward noise "
