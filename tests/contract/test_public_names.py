@@ -23,7 +23,7 @@ FUNCTIONS = {
         *("logprobs", "old_logprobs", "c_pos", "c_neg"),
         *("clip_low=0.2", "clip_high=0.2", "dual_clip=None"),
     ],
-    "phloem.forward.logprobs": ["model", "pack", "temperature=1.0", "chunk=256"],
+    "phloem.forward.logprobs": ["model", "pack", "temperature=1.0", "chunk=64"],
     "phloem.sample.Sampler.sample": ["self", "prompts", "plan", "keys"],
     "phloem.train.train": ["config", "task=None", "resume=False"],
     "phloem.evaluate.evaluate": ["config", "say=None"],
