@@ -225,11 +225,6 @@ class SampleConfig:
             f"sample.temperature is {self.temperature}; sample.engine {self.engine} samples at 0.01 or above",
         )
         _require(
-            self.whole_distribution or self.temperature == 1,
-            f"sample.engine {self.engine} reports logprobs of the whole distribution with top_p < 1 or top_k > 0 only "
-            "at temperature 1: set sample.temperature 1, drop top_p and top_k, or use sample.engine hf",
-        )
-        _require(
             self.engine == "vllm" or self.dtype == "model",
             f"sample.dtype is {self.dtype} and sample.engine {self.engine}: the server chooses (vllm serve --dtype)",
         )
@@ -505,6 +500,12 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_types(self, "")
+        sample = self.sample
+        _require(
+            sample.engine == "hf" or sample.whole_distribution or sample.temperature == 1,
+            f"sample.engine {sample.engine} reports logprobs of the whole distribution with top_p < 1 or top_k > 0 "
+            "only at temperature 1: set sample.temperature 1, drop top_p and top_k, or use sample.engine hf",
+        )
         _require(
             self.sample.group_size > 1,
             "sample.thoughts x sample.answers (or the product of sample.forks) is 1: a group of one rollout has no "

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from evaluate.benchmark_rows import digits_model, one_digit_problems, write
+from stand_in_engine import StandInEngine
 
 from phloem import EvaluateConfig
 from phloem.cli import main
@@ -181,6 +182,19 @@ def test_greedy_samples_do_not_depend_on_the_seed(place):
     texts = [[line["samples"] for line in read(run)] for run in (first, second)]
     assert texts[0] == texts[1]
     assert compare(first.folder, second.folder).differences[0].equal == 4
+
+
+def test_another_engine_is_evaluated_and_not_compared(place, done, monkeypatch):
+    """vLLM's own part is a stand-in here; what is asked of it is tested beside the sampler."""
+    monkeypatch.setattr("phloem.sample.vllm.LocalEngine", StandInEngine)
+    monkeypatch.setattr("phloem.sample.choose.find_spec", lambda name: name)
+    monkeypatch.setattr(StandInEngine, "context", 512)
+    config = settings(place, "engine")
+    run = evaluate(replace(config, sample=replace(config.sample, engine="vllm", top_p=1.0)))
+    assert run.report["sampling"]["engine"] == "vllm"
+    assert run.report["benchmarks"]["aime24"]["mean"]["value"] > 0
+    with pytest.raises(ConfigError, match=r"sample\.engine \('hf', then 'vllm'\)"):
+        compare(done.folder, run.folder)
 
 
 def read(run: Evaluation) -> list[dict]:

@@ -13,7 +13,7 @@ from stand_in_engine import StandInEngine
 from tiny_models import adapted_model, tiny_model
 from tiny_tokenizers import byte_level
 
-from phloem import ConfigError, LoraConfig, SampleConfig, VLLMConfig
+from phloem import ConfigError, LoraConfig, SampleConfig, TrainConfig, VLLMConfig
 from phloem.sample import ForkPlan, SampleError, Stage, StaleWeights, VLLMSampler, check_engine
 from phloem.sample import vllm as module
 from phloem.tree import Finish, Group
@@ -127,13 +127,20 @@ def test_a_first_push_that_does_not_arrive_is_found(monkeypatch):
         sampler()
 
 
-def test_logprobs_at_another_temperature_are_found(monkeypatch):
+@pytest.fixture
+def raw_logprobs(monkeypatch):
+    """The engine reports logprobs at temperature 1, whatever it samples at."""
+
     def raw(self, request):
         found = self.logprobs([[*request.ids, *(reply := sample(self, request)).tokens]])[0]
         return type(reply)(reply.tokens, found[len(request.ids) - 1 :], reply.stopped)
 
     sample = StandInEngine.sample
     monkeypatch.setattr(StandInEngine, "sample", raw)
+
+
+@pytest.mark.usefixtures("raw_logprobs")
+def test_logprobs_at_another_temperature_are_found():
     sampler(temperature=1.0)
     with pytest.raises(SampleError, match="--logprobs-mode processed_logprobs"):
         sampler(temperature=0.3)
@@ -144,11 +151,24 @@ def test_a_prompt_that_does_not_fit_is_refused():
         sampler().sample([np.resize(PROMPTS[0], 60)], PLAN, KEYS[:1])
 
 
-def test_a_cut_distribution_is_announced_and_only_possible_at_temperature_1():
+def test_a_cut_distribution_is_announced_and_trained_at_temperature_1_only():
     with pytest.warns(UserWarning, match="narrower distribution"):
         sampler(top_k=5)
     with pytest.raises(ConfigError, match=r"sample\.temperature 1"):
-        SampleConfig(engine="vllm", top_p=0.9, temperature=0.7)
+        TrainConfig(sample=SampleConfig(engine="vllm", top_p=0.9, temperature=0.7))
+
+
+@pytest.mark.usefixtures("raw_logprobs")
+@pytest.mark.filterwarnings("ignore:top_p")
+def test_an_evaluation_may_cut_at_any_temperature():
+    """Its engine reports the logprobs of the whole distribution at temperature 1, and nobody looks at them."""
+    assert len(sampler(top_p=0.95, temperature=0.6).sample(PROMPTS, PLAN, KEYS)) == 2
+
+
+@pytest.mark.filterwarnings("ignore:top_p")
+def test_logprobs_of_a_cut_distribution_are_found():
+    with pytest.raises(SampleError, match="--logprobs-mode raw_logprobs"):
+        sampler(top_p=0.95, temperature=0.3)
 
 
 # ------------------------------------------------------------------------------------------------------ runs

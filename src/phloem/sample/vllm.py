@@ -123,16 +123,21 @@ class VLLMSampler:
         return grow(self.engine, self._tables(plan), [prompt], self.seed, [(_PROBE_KEY,)])
 
     def _check_sampled(self, groups: Sequence[Group]) -> None:
-        """The logprobs of sampled tokens must be the trainer's at the sampling temperature."""
+        """The logprobs of sampled tokens must be the trainer's at the sampling temperature.
+
+        With top-p or top-k they are those of the whole distribution at temperature 1: training asks for that
+        temperature then (`TrainConfig`), and an evaluation does not look at them.
+        """
+        temperature = self.config.temperature if self.config.whole_distribution else 1.0
         gaps = []
         for row, segment in zip(self._rows, (s for g in groups for s in g.segments), strict=True):
             assert segment.logprobs is not None
-            gaps.append(np.abs(self._trainer_logprobs(row, self.config.temperature) - segment.logprobs))
+            gaps.append(np.abs(self._trainer_logprobs(row, temperature) - segment.logprobs))
         if (gap := float(np.concatenate(gaps).mean())) > GAP:
             mode = "processed_logprobs" if self.config.whole_distribution else "raw_logprobs"
             raise SampleError(
                 f"vLLM's logprobs of sampled tokens are {gap:.3f} nats away from the policy's at temperature "
-                f"{self.config.temperature}, while those of given tokens agree: start the server with --logprobs-mode "
+                f"{temperature}, while those of given tokens agree: start the server with --logprobs-mode "
                 f"{mode}, without logits processors of its own"
             )
 
