@@ -173,7 +173,7 @@ def config_of(cell: Cell, model: Path, folder: Path) -> TrainConfig:
         evaluation=EvaluationConfig(
             prompts=16 if words else 64, samples=2, every=0 if words else max(1, round(steps / 3)), prompts_between=64
         ),
-        run=RunConfig(folder=str(folder), seed=cell.seed, view="plain", save_model=False),
+        run=RunConfig(folder=str(folder), seed=cell.seed, view="plain", save_model=False, checkpoint_every=0),
     )
 
 

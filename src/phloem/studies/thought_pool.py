@@ -50,6 +50,8 @@ class _Machine:
         from phloem import tasks
         from phloem.sample import HFSampler
         from phloem.train.policy import Policy
+        from phloem.train.ranks import Ranks
+        from phloem.train.rollouts import Collector
 
         cell, model = HEADLINE[2], checkpoint(bench)
         if bench.quick:
@@ -60,22 +62,17 @@ class _Machine:
         else:
             self.config = config_of(cell, model, bench.work)
             self.task = tasks.get(self.config.task, 0)
-        self.policy = Policy.load(self.config, lambda line: None)
-        self.sampler = HFSampler(
-            self.policy.model, self.policy.tokenizer, self.config.sample, eos_ids=self.policy.end_ids, seed=0
-        )
+        policy = Policy.load(self.config, lambda line: None)
+        sampler = HFSampler(policy.model, policy.tokenizer, self.config.sample, eos_ids=policy.end_ids, seed=0)
+        self.collect = Collector(policy, self.task, sampler, Ranks.join())
 
     def rewards(self, i: int, thoughts: int, answers: int) -> list[list[float]]:
         """Rewards of the answers of each thought of training example i; thoughts that were cut off have none."""
         from phloem.sample import ForkPlan
-        from phloem.train.evaluation import score_groups
 
         plan = ForkPlan.from_config(replace(self.config.sample, thoughts=thoughts, answers=answers))
         example = self.task.train[i % len(self.task.train)]
-        groups = self.sampler.sample([self.policy.prompt_ids(example)], plan, [(7, i)])
-        verdicts = score_groups(self.policy, self.task, groups, [example])
-        group = groups[0].with_rewards([v.reward for v in verdicts[0]])
-        return _by_thought(group)
+        return _by_thought(self.collect([example], plan, [(7, i)]).groups[0])
 
 
 def _by_thought(group: Group) -> list[list[float]]:

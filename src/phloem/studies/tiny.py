@@ -69,5 +69,5 @@ def tiny_config(cell: Cell, model: Path, folder: Path) -> TrainConfig:
         credit=CreditConfig(preset=cell.rule),
         optim=OptimConfig(steps=2, prompts_per_step=2, lr=1e-3),
         evaluation=EvaluationConfig(prompts=4, samples=2, every=1, prompts_between=4),
-        run=RunConfig(folder=str(folder), seed=cell.seed, view="none", save_model=False),
+        run=RunConfig(folder=str(folder), seed=cell.seed, view="none", save_model=False, checkpoint_every=0),
     )
