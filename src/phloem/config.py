@@ -391,6 +391,8 @@ class EvaluationConfig:
     prompts: int | None = None
     """How many of the held-out prompts to use at the start and at the end; null: all, 0: none."""
     samples: int = 4
+    shown: int = 4
+    """Of so many prompts a completion is written to `completions/` and to the trackers; 0: none."""
     prompts_between: int = 64
     """How many of them to use in between; the best checkpoint is chosen on these."""
 
@@ -402,6 +404,7 @@ class EvaluationConfig:
                 "every": (self.every, 0),
                 "prompts": (self.prompts, 0),
                 "samples": (self.samples, 1),
+                "shown": (self.shown, 0),
                 "prompts_between": (self.prompts_between, 1),
             },
         )
@@ -416,6 +419,10 @@ class RunConfig:
     seed: int = 0
     view: Literal["auto", "live", "plain", "none"] = "auto"
     """`auto`: live in a terminal, plain lines elsewhere."""
+    trackers: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = ()
+    """Where metrics go beside metrics.jsonl; needs the `trackers` extra."""
+    project: str = "phloem"
+    """The name under which trackio and wandb file the run."""
     save_rollouts: bool = True
     save_model: bool = True
     """False: a run that is done leaves no weights behind, checkpoints included."""

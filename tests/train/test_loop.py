@@ -124,6 +124,7 @@ def test_the_run_folder_is_complete_and_its_model_is_anybodys(model_folder, tmp_
         "env.json",
         "metrics.jsonl",
         "rollouts.jsonl",
+        "completions",
         "model",
         "best",
         "checkpoints",

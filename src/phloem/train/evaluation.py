@@ -9,6 +9,7 @@ import numpy as np
 
 from phloem.evaluate.held_out import HeldOut
 from phloem.sample import ForkPlan
+from phloem.train.completions import completion_rows
 from phloem.train.folder import RunFolder
 from phloem.train.rollouts import Collector
 from phloem.train.view import View
@@ -46,13 +47,15 @@ class Evaluator:
             return None
         self.view.phase(title, len(examples))
         plan = ForkPlan.plain(config.evaluation.samples, config.sample.max_completion_tokens)
-        rewards, truncated = [], []
+        rewards, truncated, shown = [], [], []
         for start in range(0, len(examples), CHUNK):
             part = examples[start : start + CHUNK]
             keys = [(self.key, i) for i in range(start, start + len(part))]
             found = self.collect(part, plan, keys)
             rewards += [np.nan if v.reward is None else v.reward for own in found.verdicts for v in own]
             truncated += [segment.finish is Finish.LENGTH for g in found.groups for segment in g.segments]
+            wanted = config.evaluation.shown - len(shown)
+            shown += completion_rows(found.groups, found.verdicts, self.collect.policy.raw_text, wanted)
             self.view.advance(start + len(part))
         result = HeldOut(
             ids=tuple(e.id for e in examples),
@@ -71,5 +74,6 @@ class Evaluator:
                 "constant_baseline": self.constant_baseline,
             }
         )
+        self.folder.completions(step, title, shown)
         self.view.say(f"{title}: mean reward {result.mean:.3f} ± {1.96 * result.standard_error:.3f} at step {step}")
         return result

@@ -4,6 +4,7 @@ config.yaml      the resolved settings
 env.json         versions, machine, command
 metrics.jsonl    one object per line: a training step, an evaluation, a cold-start step (docs/metrics.md)
 rollouts.jsonl   one group per line
+completions/     a few completions of each evaluation, to be read
 model/           the trained policy, as transformers (or peft) loads it
 best/            the policy of the best evaluation, if evaluations were asked for in between
 checkpoints/     what a run needs to go on (phloem.train.checkpoint)
@@ -33,7 +34,9 @@ from phloem.kinds import ConfigError
 from phloem.rewards.verdict import Status, Verdict
 from phloem.settings import to_yaml
 from phloem.tasks.task import Example
+from phloem.train.completions import Row, as_markdown
 from phloem.train.files import replace_text, to_json, writing
+from phloem.train.trackers import Trackers
 from phloem.tree import Group
 
 __all__ = ["RunFolder", "group_record"]
@@ -42,7 +45,7 @@ PACKAGES = ("phloem", "torch", "transformers", "accelerate", "peft", "tokenizers
 BEFORE = ("config.yaml", "env.json", "metrics.jsonl", "rollouts.jsonl")
 """Files made before a model loads."""
 LOCK = ".lock"
-LATER = ("model", "best", "checkpoints", "curves.png", "summary.json")
+LATER = ("model", "best", "checkpoints", "completions", "tensorboard", "curves.png", "summary.json")
 BROKEN_OFF = (Status.BAD_GOLD, Status.FAULT, Status.TIMEOUT)
 """Judgements whose reason is kept beside the rollout, as for those that were not scored."""
 
@@ -56,10 +59,12 @@ class RunFolder:
     Attributes:
         path: the folder.
         writes: whether this process writes.
+        trackers: are shown what is written.
     """
 
     def __init__(self, path: Path, writes: bool) -> None:
         self.path, self.writes = path, writes
+        self.trackers: Trackers | None = None
         self._begun = False
         self._metrics: TextIO | None = None
         self._rollouts: TextIO | None = None
@@ -167,11 +172,23 @@ class RunFolder:
         """
         if self._metrics is not None:
             self._append(self._metrics, to_json(record))
+        if self.trackers is not None:
+            self.trackers(record)
 
     def rollouts(self, records: Iterable[dict[str, Any]]) -> None:
         """Appends groups to rollouts.jsonl, if the run keeps them; they are not asked for if it does not."""
         if self._rollouts is not None:
             self._append(self._rollouts, "".join(to_json(record, ensure_ascii=False) for record in records))
+
+    def completions(self, step: int, title: str, rows: Sequence[Row]) -> None:
+        """Writes completions of an evaluation to a page of their own, and shows them to the trackers."""
+        if self.writes and rows:
+            path = self.path / "completions" / f"{step:06d}.md"
+            with writing(path):
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(as_markdown(f"{title}, step {step}", rows), encoding="utf-8")
+        if self.trackers is not None and rows:
+            self.trackers.completions(step, rows)
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         if self.writes:

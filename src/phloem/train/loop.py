@@ -39,6 +39,7 @@ from phloem.train.shaping import shaped
 from phloem.train.speed import Speed, expected_plan
 from phloem.train.step import Batch, Objective, Reference, make_batch, update
 from phloem.train.stop import StopSignals
+from phloem.train.trackers import Trackers, require_trackers
 from phloem.train.unchanged import why_unchanged
 from phloem.train.view import View
 
@@ -99,6 +100,7 @@ def train(config: TrainConfig, task: Task | None = None, *, resume: bool = False
     if idle is not None:
         config = replace(config, task=replace(config.task, name=task.name))
     check_engine(config.sample)
+    require_trackers(config)
     require_enough(task, config)
     if resume:
         require_same_run(config)
@@ -107,6 +109,7 @@ def train(config: TrainConfig, task: Task | None = None, *, resume: bool = False
     folder = open_folder(config, ranks, resume)
     try:
         view.say(f"run folder {folder.path}")
+        folder.trackers = Trackers(config, folder.path) if ranks.first else None
         for note in (*getattr(task, "notes", ()), *(idle or ())):
             view.say(f"{task.name}: {note}")
         with StopSignals(view.say) as stop:
@@ -122,6 +125,8 @@ def train(config: TrainConfig, task: Task | None = None, *, resume: bool = False
     finally:
         view.close()
         folder.close()
+        if folder.trackers is not None:
+            folder.trackers.close()
 
 
 def _ready(
