@@ -97,6 +97,15 @@ def test_data_that_cannot_be_used_are_refused_by_name(tmp_path, file, rows, word
         load(file.removesuffix(".jsonl"), str(tmp_path))
 
 
+def test_a_hub_that_cannot_be_reached_says_what_else_to_do(monkeypatch):
+    def unreachable(*args, **how):
+        raise OSError("no network")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(TaskError, match=r"^MATH-500: .*; or set data to a folder with math500\.jsonl$"):
+        load("math500", None)
+
+
 def test_unknown_names_and_missing_files_say_what_is_there(tmp_path):
     with pytest.raises(ConfigError, match="did you mean math500"):
         load("math-500", str(tmp_path))

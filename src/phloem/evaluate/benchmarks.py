@@ -157,7 +157,11 @@ def load(name: str, data: str | None, limit: int | None = None, template: str | 
     """
     benchmark = find(name)
     path = benchmark.hub if data is None else str(_file(benchmark, data))
-    rows = read_rows(path, subset=benchmark.subset, split=benchmark.split)
+    try:
+        rows = read_rows(path, subset=benchmark.subset, split=benchmark.split)
+    except TaskError as error:
+        hint = f"; or set data to a folder with {benchmark.stems[0]}.jsonl" if data is None else ""
+        raise TaskError(f"{benchmark.title}: {error}{hint}") from error
     # A file may hold all parts of a data set.
     rows = [row for row in rows if row.get("split", benchmark.split) == benchmark.split]
     if not rows:
