@@ -299,8 +299,10 @@ def tasks(words: Sequence[str]) -> None:
 def inspect(words: Sequence[str]) -> None:
     """Show what a run folder holds: `phloem inspect RUN [--step N [--group I]]`.
 
-    Without a step: the settings in a line, the evaluations, the figures of the first and last steps.
-    With one: the tree of a group (the first, or the I-th from 0) with the credit of its nodes, in thousandths.
+    Without a step: the settings in a line, the evaluations, the figures of the first and last steps, and what the
+    rewards say about the number of thoughts and answers.
+    With one: the tree of a group (the first, or the I-th from 0) with its rewards and the credit of its nodes, in
+    thousandths.
     """
     if "--help" in words or "-h" in words:
         _asks_help(["--help"], inspect)

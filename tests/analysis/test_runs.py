@@ -68,7 +68,7 @@ def test_figures_of_a_node_are_those_of_its_tokens():
     ("words", "message"),
     [
         (["{run}", "--step", "1", "--group", "2"], "has 2 groups at step 1; group 2 is not one of them"),
-        (["{run}", "--step", "9"], "has 0 groups at step 9"),
+        (["{run}", "--step", "9"], "has no groups at step 9; it has steps 1"),
         (["{run}", "--step", "x"], "--step is 'x'; it takes a whole number"),
         (["{run}", "--stop", "1"], "phloem inspect takes no --stop"),
         (["nowhere"], "nowhere is not a run folder"),
@@ -110,3 +110,45 @@ def test_a_run_that_was_never_scored_and_was_killed_can_be_read(finished, tmp_pa
     with (copy / "rollouts.jsonl").open("a") as rollouts:
         rollouts.write('{"step": 2, "id": "cut sh')
     assert drawn_group(copy, 1, 1) == drawn_group(finished, 1, 1)
+
+
+def test_absent_steps_are_answered_with_the_ones_there_are(finished, tmp_path):
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    lines = records(copy)
+    with (copy / "rollouts.jsonl").open("w") as rollouts:
+        rollouts.writelines(json.dumps(line | {"step": step}) + "\n" for step in (1, 2, 3, 7) for line in lines)
+    with pytest.raises(ConfigError, match=r"has no groups at step 5; it has steps 1 to 3, 7$"):
+        drawn_group(copy, 5)
+
+
+def test_the_reward_stands_where_its_rollout_ends(finished):
+    record = records(finished)[0]
+    text = drawn_group(finished, 1)
+    rewards = [segment["reward"] for segment in record["segments"] if "reward" in segment]
+    assert text.count("reward ") == len({tuple(p) for p in _paths(record)})
+    for reward in rewards:
+        assert f"reward {reward:g}" in text
+
+
+def _paths(record: dict) -> list[list[int]]:
+    group = group_of(record)
+    return [group.completion(r).tolist() for r in range(group.group_size)]
+
+
+def test_the_summary_advises_on_thoughts_and_answers(finished, tmp_path):
+    assert "fewer than 5 groups have two thoughts with two scored answers" in summary(finished)
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    rng = np.random.default_rng(0)
+    ids = {"finish": "length", "scored": True}
+    with (copy / "rollouts.jsonl").open("w") as rollouts:
+        for _ in range(40):
+            values = rng.normal(size=2)
+            segments = [{"parent": None, "ids": [n], **ids, "finish": "fork"} for n in (1, 2)]
+            segments += [{"parent": t, "ids": [3, 4], "reward": values[t] + rng.normal(), **ids} for t in (0, 0, 1, 1)]
+            rollouts.write(json.dumps({"step": 1, "prompt_ids": [0], "segments": segments}) + "\n")
+    text = summary(copy)
+    assert "40 groups" in text
+    assert "a thought has 1.0 tokens, an answer 2.0" in text
+    assert "2 x 2" in text
+    assert "try sample.thoughts" in text
+    assert "of resampled runs" in text

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from phloem import credit, presets
+from phloem.analysis.choose import LEAST_GROUPS, Advice, advise
 from phloem.analysis.plots import read_metrics
 from phloem.config import TrainConfig
 from phloem.credit.draw import draw_credit
@@ -72,7 +73,53 @@ def summary(run: Path, window: int = 5) -> str:
         for key, form in FIGURES:
             first, last = (_shown(_mean(part, key), form) for part in (steps[:window], steps[-window:]))
             lines.append(f"  {key:<18} {first:<10} {last}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_choice(run, config)])
+
+
+def _choice(run: Path, config: TrainConfig) -> list[str]:
+    """What the logged rewards say about the number of thoughts and answers, for groups of two levels."""
+    levels = config.sample.levels
+    if len(levels) != 2 or not (run / "rollouts.jsonl").exists():
+        return []
+    thoughts, answers = (level.fan_out for level in levels)
+    advice = advise([group_of(record) for record in read_metrics(run / "rollouts.jsonl")], thoughts, answers)
+    title = ["", "thoughts and answers at the cost of this run's"]
+    if advice is None:
+        return [
+            *title,
+            f"  fewer than {LEAST_GROUPS} groups have two thoughts with two scored answers: nothing can be said yet",
+        ]
+    return [*title, *_advice_lines(advice, answers)]
+
+
+def _advice_lines(advice: Advice, answers: int) -> list[str]:
+    lines = [
+        f"  variance of the reward within thoughts {advice.within:.4f}, of the thoughts' true values "
+        f"{advice.between:.4f} [{advice.between_low:.4f}, {advice.between_high:.4f}]; {advice.groups} groups",
+        f"  a thought has {advice.thought_tokens:.1f} tokens, an answer {advice.answer_tokens:.1f}",
+    ]
+    if advice.best is None:
+        return [
+            *lines,
+            "  thoughts do not differ beyond their answers' noise: their advantages are noise at any K and M",
+        ]
+    lines.append(f"  {'K x M':<10} {'variance of a thought advantage':<34} {'signal':<8} best in")
+    for shape in advice.shapes:
+        spread = f"{shape.variance:.2f} [{shape.low:.2f}, {shape.high:.2f}]"
+        name = f"{shape.thoughts} x {shape.answers}"
+        own = "  (this run)" if shape.answers == answers else ""
+        lines.append(f"  {name:<10} {spread:<34} {shape.signal:<8.2f} {shape.chosen:.0%}{own}")
+    best = advice.best
+    doubt = (
+        "; the interval of the true values' variance holds 0, so wait for more groups"
+        if advice.between_low <= 0
+        else ""
+    )
+    lines.append(
+        f"  try sample.thoughts {best.thoughts}, sample.answers {best.answers}: the largest signal, and in "
+        f"{best.chosen:.0%} of resampled runs{doubt}"
+    )
+    return lines
 
 
 def _mean(records: Sequence[Mapping[str, Any]], key: str) -> float | None:
@@ -102,7 +149,10 @@ def drawn_group(run: Path, step: int, index: int = 0) -> str:
     rollouts = run / "rollouts.jsonl"
     if not rollouts.exists():
         raise ConfigError(f"{run} has no rollouts.jsonl; it was run with run.save_rollouts false")
-    records = [record for record in read_metrics(rollouts) if record["step"] == step]
+    logged = read_metrics(rollouts)
+    records = [record for record in logged if record["step"] == step]
+    if not records:
+        raise ConfigError(f"{run} has no groups at step {step}; it has steps {_spans([r['step'] for r in logged])}")
     if not 0 <= index < len(records):
         raise ConfigError(f"{run} has {len(records)} groups at step {step}; group {index} is not one of them")
     record = records[index]
@@ -112,7 +162,15 @@ def drawn_group(run: Path, step: int, index: int = 0) -> str:
     head = f"step {step}, example {record['id']}, answer {record['answer']}; rewards {rewards}"
     if not assigned.tree.group.segments:
         return f"{head}\nno rollout was scored, so nothing is credited"
-    return f"{head}\n{draw_credit(assigned, _decoder(run, config))}"
+    return f"{head}\n{draw_credit(assigned, _decoder(run, config), rewards=True)}"
+
+
+def _spans(steps: Sequence[int]) -> str:
+    """Whole numbers as spans, `1 to 4, 7`."""
+    known = sorted(set(steps))
+    starts = [n for n in known if n - 1 not in known]
+    ends = [n for n in known if n + 1 not in known]
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in zip(starts, ends, strict=True)) or "none"
 
 
 def group_of(record: Mapping[str, Any]) -> Group:
