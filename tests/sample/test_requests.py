@@ -34,7 +34,8 @@ def reply(tokens, logprobs=None, stopped=True) -> Reply:
     return Reply(tokens, [-1.0] * len(tokens) if logprobs is None else logprobs, stopped)
 
 
-PLANS = [PLAN, ForkPlan((Stage(2, 3), Stage(2, 2))), ForkPlan.plain(2, 5)]
+CLOSED = ForkPlan((Stage(2, 6, "</k>", "a</k>"), Stage(3, 4)))
+PLANS = [PLAN, CLOSED, ForkPlan((Stage(2, 3), Stage(2, 2))), ForkPlan.plain(2, 5)]
 
 
 @given(st.sampled_from(PLANS), st.integers(0, 1), st.lists(st.integers(0, SIZE - 1), min_size=1, max_size=9))
@@ -61,6 +62,27 @@ def test_the_token_that_completes_the_tag_is_kept_whole():
     tokens = [*ids("a</k"), TOKENIZER.convert_tokens_to_ids("><")]
     own, _, finish = read_segment(TABLES(PLAN), request(), reply(tokens))
     assert (own.tolist(), finish) == (tokens, Finish.FORK)
+
+
+def test_closing_text_is_added_where_the_budget_ends_and_is_not_sampled():
+    """As a part of the budget: what is asked of the engine leaves room for it."""
+    closing = ids("a</k>")
+    (own,) = (r for r in _requests(CLOSED) if r.branch == (0,))
+    assert own.max_tokens == 6 - len(closing)
+    tokens, logprobs, finish = read_segment(TABLES(CLOSED), own, reply([A] * own.max_tokens, stopped=False))
+    assert (tokens.tolist(), finish) == ([A] * own.max_tokens + closing, Finish.FORK)
+    assert np.isnan(logprobs).tolist() == [False] * own.max_tokens + [True] * len(closing)
+
+
+def _requests(plan: ForkPlan) -> list[Request]:
+    seen: list[Request] = []
+
+    class Silent:
+        def run(self, requests, then) -> None:
+            seen.extend(requests)
+
+    grow(Silent(), TABLES(plan), [np.array([0])], 0, [(0,)])
+    return seen
 
 
 @pytest.mark.parametrize("eos", EOS)

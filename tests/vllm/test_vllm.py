@@ -105,6 +105,27 @@ def test_trees_of_a_policy_that_is_trained(kind):
         own.sync()
 
 
+def test_thoughts_are_closed_by_force():
+    model = policy()
+    plan = ForkPlan((Stage(4, 5, TAG, "bag"), Stage(3, 4)))
+    forced = TOKENIZER("bag", add_special_tokens=False).input_ids
+    found = 0
+    for group in sampler(model).sample(PROMPTS, plan, KEYS):
+        for segment, level in zip(group.segments, group.levels_S, strict=True):
+            if not segment.sampled_mask.all():
+                assert (level, segment.finish) == (1, Finish.FORK)
+                assert segment.tokens[~segment.sampled_mask].tolist() == forced
+                found += 1
+        for rollout in range(group.group_size):
+            ids = torch.from_numpy(np.concatenate([group.prompt, group.completion(rollout)]))
+            with torch.no_grad():
+                rows = model(ids[None]).logits[0, :-1].double().log_softmax(-1).numpy()
+            expected = rows[range(len(rows)), ids[1:]][len(group.prompt) - 1 :]
+            own = np.concatenate([group.segments[s].logprobs for s in group.path(group.leaves[rollout])])
+            assert np.nanmean(np.abs(own - expected)) < FLOAT32
+    assert found
+
+
 def test_branches_are_drawn_apart_and_with_the_right_frequencies():
     """First tokens of many branches against the exact probabilities, by chi-square."""
     model = policy()

@@ -51,6 +51,7 @@ class Twin:
     Args:
         policy: a transformers causal language model or a peft model, not wrapped for several processes.
         dtype: of the twin's weights; None: the policy's parameters themselves.
+        decodes: False for a twin that only answers `plain_logits`: nothing is packed.
 
     Attributes:
         model: the twin.
@@ -61,8 +62,9 @@ class Twin:
         SampleError: a model the sampler's attention cannot serve, by name.
     """
 
-    def __init__(self, policy: Any, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, policy: Any, dtype: torch.dtype | None = None, decodes: bool = True) -> None:
         _check_served(policy)
+        self._decodes = decodes
         self.policy = policy
         self.dtype = dtype
         self.version = 0
@@ -86,7 +88,7 @@ class Twin:
             module._forward_pre_hooks.clear()
         self.model.config._attn_implementation = ATTENTION
         self.model.eval()
-        self._packed = pack_linears(self.model)
+        self._packed = pack_linears(self.model) if self._decodes else []
         self._casts, self.copies = casts, casts or bool(self._packed)
         self._pairs = list(zip(parameters, self.model.parameters(), strict=True))
         self._seen = fingerprint(parameters)

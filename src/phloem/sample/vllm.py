@@ -62,7 +62,7 @@ class VLLMSampler:
         self.eos_ids = declared_eos_ids(model, tokenizer) if eos_ids is None else tuple(eos_ids)
         self.vocabulary = int(base_model(model).config.get_text_config().vocab_size)
         self.proof = Proof()
-        self._policy, self._tokenizer, self._twin = model, tokenizer, Twin(model)
+        self._policy, self._tokenizer, self._twin = model, tokenizer, Twin(model, decodes=False)
         self._tables = Tables(tokenizer, self.vocabulary, self.eos_ids)
         self.engine = (
             LocalEngine(model, tokenizer, config, self.eos_ids)
