@@ -94,12 +94,17 @@ class TaskConfig:
     opening: str = ""
     """What the chat template already writes of a completion, for example `<think>`: rewards see it in front of what the
     policy wrote, and demonstrations are given without it."""
+    max_prompt_tokens: int | None = None
+    """Longer prompts are too long, template included; null: those that leave no room for a completion."""
+    long_prompts: Literal["error", "drop"] = "error"
+    """Prompts that are too long: an error that names one, or left out, with their number said."""
     format_weight: float = 0.0
     """Weight of the format reward added to the task's reward."""
 
     def __post_init__(self) -> None:
         _check_types(self, "task")
         _at_least("task", {"train_size": (self.train_size, 1), "held_out_size": (self.held_out_size, 1)})
+        _at_least("task", {"max_prompt_tokens": (self.max_prompt_tokens, 1)})
         _require(
             self.chat_template or not self.chat_template_args,
             "task.chat_template_args is set and task.chat_template is false: drop one of the two",

@@ -49,12 +49,19 @@ def _of_prompts(tokenizer: Any, declared: Declared, task: Task, config: TrainCon
     said = f"prompts: {_spread(lengths)} tokens"
     if declared.context is None:
         return ok("lengths", f"{said}; the model names no limit")
-    room = declared.context - config.sample.max_completion_tokens
+    room = min(
+        declared.context - config.sample.max_completion_tokens, config.task.max_prompt_tokens or declared.context
+    )
     over = [f"{e.id}: {n} tokens" for e, n in zip(examples, lengths, strict=True) if n > room]
     said += f"; beside completions of {config.sample.max_completion_tokens} there is room for {room:,}"
     if not over:
         return ok("lengths", said)
-    remedy = f"remove them (data: task.args.max_prompt_characters): the model reads {declared.context:,} tokens in all"
+    if config.task.long_prompts == "drop":
+        return warn("lengths", f"{said}, and {len(over)} prompts are longer", "a run leaves them out", some(over))
+    remedy = (
+        "set task.long_prompts to drop, or remove them (data: task.args.max_prompt_characters): the model reads "
+        f"{declared.context:,} tokens in all"
+    )
     return fail("lengths", f"{said}, and {len(over)} prompts are longer", remedy, some(over))
 
 

@@ -24,12 +24,13 @@ from phloem.tasks.task import Task
 from phloem.train.alarms import Alarms
 from phloem.train.checkpoint import Checkpoints, Progress, Saved, random_state, set_random_state
 from phloem.train.evaluation import Evaluator
+from phloem.train.fitting import fit_prompts
 from phloem.train.folder import RunFolder
 from phloem.train.metrics import rethinks, step_metrics
 from phloem.train.optimiser import Optimiser
 from phloem.train.policy import Policy
 from phloem.train.prepare import idle_settings, open_folder, run_cold_start, set_up_process
-from phloem.train.prompts import PromptStream, check_prompts, digest
+from phloem.train.prompts import PromptStream, digest
 from phloem.train.ranks import Ranks
 from phloem.train.refill import Drawn, records, sampled_metrics, with_spread
 from phloem.train.report import report
@@ -147,7 +148,7 @@ def _ready(
         f"{config.model.path}: {sum(p.numel() for p in policy.trained):,} trained parameters on "
         f"{policy.device}, tree attention {policy.engine!r}"
     )
-    check_prompts(policy, task)
+    task = fit_prompts(policy, task, view.say)
     view.say(f"at full lengths: {expected_plan(policy, task)}")
     if saved is None:
         folder.rewind({})

@@ -1,4 +1,4 @@
-"""Which training examples come next, and whether their prompts leave room for a completion."""
+"""Which training examples come next."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from phloem.config import ConfigError
 from phloem.tasks.task import Example, Task
-from phloem.train.policy import Policy
 
-__all__ = ["PromptStream", "check_prompts", "digest"]
+__all__ = ["PromptStream", "digest"]
 
 
 class PromptStream:
@@ -44,23 +42,3 @@ def digest(task: Task) -> str:
     for example in task.train:
         found.update(repr((example.id, example.prompt, example.answer)).encode())
     return found.hexdigest()
-
-
-def check_prompts(policy: Policy, task: Task) -> None:
-    """Every prompt that will be used must leave room for a completion in the model's context.
-
-    Raises:
-        ConfigError: one does not.
-    """
-    config = policy.config
-    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
-    if context is None:
-        return
-    for example in (*task.train, *task.held_out[: config.evaluation.prompts]):
-        length = len(policy.prompt_ids(example))
-        if length + config.sample.max_completion_tokens > context:
-            raise ConfigError(
-                f"the prompt of example {example.id} has {length} tokens; with {config.sample.max_completion_tokens} "
-                f"for the completion that is over the model's context of {context}. Shorten it, drop it, or lower "
-                "sample.thought_tokens and sample.answer_tokens"
-            )
