@@ -14,7 +14,7 @@ from tiny_models import adapted_model, tiny_model
 from tiny_tokenizers import byte_level
 
 from phloem import ConfigError, LoraConfig, SampleConfig, TrainConfig, VLLMConfig
-from phloem.sample import ForkPlan, SampleError, Stage, StaleWeights, VLLMSampler, check_engine
+from phloem.sample import ForkPlan, SampleError, Stage, StaleWeights, VLLMSampler, check_engine, narrowed
 from phloem.sample import vllm as module
 from phloem.tree import Finish, Group
 
@@ -152,20 +152,18 @@ def test_a_prompt_that_does_not_fit_is_refused():
 
 
 def test_a_cut_distribution_is_announced_and_trained_at_temperature_1_only():
-    with pytest.warns(UserWarning, match="narrower distribution"):
-        sampler(top_k=5)
+    assert "sample.top_k 5 draw rollouts from a narrower policy" in str(narrowed(SampleConfig(top_k=5)))
+    assert narrowed(SampleConfig()) is None
     with pytest.raises(ConfigError, match=r"sample\.temperature 1"):
         TrainConfig(sample=SampleConfig(engine="vllm", top_p=0.9, temperature=0.7))
 
 
 @pytest.mark.usefixtures("raw_logprobs")
-@pytest.mark.filterwarnings("ignore:top_p")
 def test_an_evaluation_may_cut_at_any_temperature():
     """Its engine reports the logprobs of the whole distribution at temperature 1, and nobody looks at them."""
     assert len(sampler(top_p=0.95, temperature=0.6).sample(PROMPTS, PLAN, KEYS)) == 2
 
 
-@pytest.mark.filterwarnings("ignore:top_p")
 def test_logprobs_of_a_cut_distribution_are_found():
     with pytest.raises(SampleError, match="--logprobs-mode raw_logprobs"):
         sampler(top_p=0.95, temperature=0.3)

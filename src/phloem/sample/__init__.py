@@ -3,7 +3,7 @@
 from phloem.sample.choose import check_engine, make_sampler
 from phloem.sample.hf import HFSampler
 from phloem.sample.run import SampleStats
-from phloem.sample.sampler import ForkPlan, SampleError, Sampler, Stage
+from phloem.sample.sampler import ForkPlan, SampleError, Sampler, Stage, narrowed
 from phloem.sample.twin import StaleWeights
 from phloem.sample.vllm import VLLMSampler
 
@@ -18,4 +18,5 @@ __all__ = [
     "VLLMSampler",
     "check_engine",
     "make_sampler",
+    "narrowed",
 ]

@@ -6,7 +6,6 @@ stages are decoded together (`phloem.sample.run`).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,12 +68,6 @@ class HFSampler:
         self._tables = Tables(tokenizer, self.vocabulary, self.eos_ids)
         self.context: int | None = getattr(text_config, "max_position_embeddings", None)
         self._check_forward(type(model).__name__)
-        if config.top_p < 1 or config.top_k:
-            warnings.warn(
-                f"top_p {config.top_p} and top_k {config.top_k} sample from a narrower distribution than the one that "
-                "is trained; the logprobs reported are those of the whole distribution",
-                stacklevel=2,
-            )
 
     @property
     def version(self) -> int:

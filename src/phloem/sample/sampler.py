@@ -13,7 +13,7 @@ from phloem.config import ForkConfig, SampleConfig
 from phloem.kinds import PhloemError
 from phloem.tree import Group
 
-__all__ = ["ForkPlan", "SampleError", "Sampler", "Stage", "check_request"]
+__all__ = ["ForkPlan", "SampleError", "Sampler", "Stage", "check_request", "narrowed"]
 
 
 class SampleError(PhloemError, ValueError):
@@ -90,6 +90,16 @@ class ForkPlan:
     def max_tokens(self) -> int:
         """The longest completion, in tokens."""
         return sum(stage.max_tokens for stage in self.stages)
+
+
+def narrowed(config: SampleConfig) -> str | None:
+    """What to tell the user where top-p or top-k cut the distribution; None where neither does."""
+    if config.whole_distribution:
+        return None
+    return (
+        f"sample.top_p {config.top_p:g} and sample.top_k {config.top_k} draw rollouts from a narrower policy than the "
+        "one that is trained; logprobs are those of the whole distribution"
+    )
 
 
 class Sampler(Protocol):

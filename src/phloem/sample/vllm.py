@@ -7,7 +7,6 @@ they arrived (`phloem.sample.proof`).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,12 +68,6 @@ class VLLMSampler:
             if config.engine == "vllm"
             else ServerEngine(config, self.eos_ids)
         )
-        if not config.whole_distribution:
-            warnings.warn(
-                f"top_p {config.top_p} and top_k {config.top_k} sample from a narrower distribution than the one that "
-                "is trained; the logprobs reported are those of the whole distribution",
-                stacklevel=2,
-            )
         self._push()
         probe = self._probe()
         self._rows = [np.concatenate([g.prompt, g.completion(r)]) for g in probe for r in range(g.group_size)]

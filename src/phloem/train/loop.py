@@ -18,7 +18,7 @@ from phloem.config import ConfigError, TrainConfig
 from phloem.evaluate.held_out import Gain, HeldOut, paired_gain
 from phloem.kinds import PhloemError, Stopped
 from phloem.loss import LossSums
-from phloem.sample import ForkPlan, Sampler, check_engine, make_sampler
+from phloem.sample import ForkPlan, Sampler, check_engine, make_sampler, narrowed
 from phloem.tasks.enough import require_enough
 from phloem.tasks.task import Task
 from phloem.train.alarms import Alarms
@@ -190,6 +190,8 @@ class _Trainer:
         self.sampler: Sampler = make_sampler(
             policy.model, policy.tokenizer, config.sample, eos_ids=policy.end_ids, seed=config.run.seed
         )
+        if (narrower := narrowed(config.sample)) is not None:
+            view.say(f"WARNING: {narrower}")
         self.plan = ForkPlan.from_config(config.sample)
         self.prompts = PromptStream(task.train, config.run.seed)
         self.collect = Collector(policy, task, self.sampler, ranks)
