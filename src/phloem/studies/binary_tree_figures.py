@@ -41,7 +41,7 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
     ):
         cells = measured[part]
         rates = sorted({c["lr"] for c in cells})
-        figure, axes = panels(2)
+        figure, axes = panels(2, width=9.0, height=4.2)
         for axis, n in zip(axes, (1, 2), strict=True):
             for rule in RULES:
                 colour, marker, label = STYLE[rule]
@@ -49,9 +49,13 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
                 y = np.array([e.value for e in found])
                 spread = np.abs(np.array([[e.low for e in found], [e.high for e in found]]) - y)
                 axis.errorbar(rates, y, spread, color=colour, marker=marker, capsize=3, label=label)
-            axis.set(xscale="log", xlabel=unit, ylim=(-0.03, 1.03), title=f"penalty shares {n} turn{'s' * (n > 1)}")
+            axis.set_xscale("log")
+            axis.set_xticks(rates, [f"{lr:g}" for lr in rates])
+            axis.minorticks_off()
+            axis.set(xlabel=unit, ylim=(-0.03, 1.03), title=f"penalty shares {n} turn{'s' * (n > 1)}")
         axes[0].set_ylabel("share of seeds that converge")
-        axes[1].legend()
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
         seeds = cells[0]["seeds"]
         caption = (
             f"Binary tree, {name}: share of seeds that converge on the target, over the games of one n ({seeds} seeds "
