@@ -102,8 +102,8 @@ def record(series: str, engine: str, model: Any, work: Any, tree: Any, repeats: 
     model.zero_grad(set_to_none=True)
     work()
     taken = [seconds(work)[0] for _ in range(repeats)]
-    model.zero_grad(set_to_none=False)
-    with LiveMemory() as live:
+    model.zero_grad(set_to_none=True)
+    with LiveMemory(model.parameters()) as live:
         work()
     row = {
         "series": series,
@@ -112,7 +112,7 @@ def record(series: str, engine: str, model: Any, work: Any, tree: Any, repeats: 
         "leaves": tree.group.group_size,
         "seconds": round(median(taken), 4),
         "loss_seconds": None if loss is None else round(loss, 6),
-        "peak_bytes": live.peak,
+        "peak_bytes": live.peak(without=[p.grad for p in model.parameters()]),
         "load": load(),
         "machine": machine(),
     }

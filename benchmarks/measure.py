@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import exp, log, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["RESULTS", "LiveMemory", "interval", "machine", "merge_rows", "peak_resident", "seconds"]
+__all__ = ["RESULTS", "LiveMemory", "interval", "load", "machine", "merge_rows", "peak_resident", "seconds"]
 
 RESULTS = Path(__file__).parent / "results"
 # Student's t at 97.5 % by degrees of freedom; beyond the table the last holds, which errs on the wide side.
@@ -49,36 +49,48 @@ def interval(ratios: Sequence[float]) -> list[float]:
 
 
 class LiveMemory(TorchDispatchMode):
-    """Counts the bytes of all tensors made inside that are still alive; what existed before does not count.
+    """Follows the bytes of all tensors made inside, from when they are made to when they are freed.
 
-    Kernels' own scratch memory is not seen; `peak_resident` is the check for that.
+    What existed before does not count, nor do copies of `parameters` in another type. Kernels' own scratch memory is
+    not seen; `peak_resident` is the check for that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()
-        self.live = self.peak = 0
-        self._seen: dict[int, weakref.ref[Any]] = {}
+        self._weights = {id(p.untyped_storage()) for p in parameters}
+        self._alive: dict[int, weakref.ref[Any]] = {}
+        self._number: dict[int, int] = {}
+        self._events: list[tuple[int, int]] = []  # (which storage, bytes made or, below 0, freed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
         out = func(*args, **(kwargs or {}))
+        copied = func is torch.ops.aten._to_copy.default and given & self._weights
         for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor):
+            if isinstance(tensor, torch.Tensor) and not copied:
                 storage = tensor.untyped_storage()
-                if id(storage) not in given and id(storage) not in self._seen:
+                if id(storage) not in given and id(storage) not in self._alive:
                     self._add(storage)
         return out
 
     def _add(self, storage: torch.UntypedStorage) -> None:
-        key, size = id(storage), storage.nbytes()
+        key, size, number = id(storage), storage.nbytes(), len(self._events)
 
         def gone(_: object) -> None:
-            self.live -= size
-            del self._seen[key]
+            self._events.append((number, -size))
+            del self._alive[key]
 
-        self._seen[key] = weakref.ref(storage, gone)
-        self.live += size
-        self.peak = max(self.peak, self.live)
+        self._alive[key], self._number[key] = weakref.ref(storage, gone), number
+        self._events.append((number, size))
+
+    def peak(self, without: Iterable[torch.Tensor] = ()) -> int:
+        """The most bytes that were alive at a time; `without` some tensors that still are (gradients)."""
+        left_out = {self._number.get(id(t.untyped_storage())) for t in without}
+        live = most = 0
+        for number, size in self._events:
+            live += 0 if number in left_out else size
+            most = max(most, live)
+        return most
 
 
 def peak_resident(work: Callable[[], Any]) -> int | None:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,8 +37,9 @@ from phloem.tree import Group, PrefixTree
 
 # Rows of a micro-batch that are tried, and on how many of the group's rollouts.
 SIZES, TRIED_ON = (1, 2, 4), 4
-# Layers of the model that memory is measured on, so that all rows of the largest shape fit.
-LAYERS = 4
+# Memory is measured on as many of the model's first layers as let all rows together fit into this many bytes, at this
+# many bytes for each token, layer and hidden feature in float32.
+ROOM, BYTES = 8e9, 80
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--trl-rounds", type=int, default=5)
     parser.add_argument("--more", action="store_true", help="add rounds to those in the file")
+    parser.add_argument("--memory-of", choices=("tree", "rows"), help=argparse.SUPPRESS)
     wanted = parser.parse_args()
+    if wanted.memory_of:
+        dtype, (shape,) = wanted.dtype[0], wanted.shape
+        model = make_sides(wanted.model, dtype, None).model
+        group = group_of_shape(shape, model.config.vocab_size)
+        print(json.dumps(memory_of(wanted.memory_of, model, group, dtype)))
+        return
     for dtype in wanted.dtype or DTYPES:
         with tempfile.TemporaryDirectory() as folder:
             sides = make_sides(wanted.model, dtype, folder if wanted.trl_rounds else None)
@@ -66,7 +76,7 @@ def main() -> None:
                 group = group_of_shape(shape, sides.model.config.vocab_size)
                 earlier = earlier_row(shape, dtype) if wanted.more else None
                 found = compare(sides, group, wanted.rounds, wanted.trl_rounds, earlier)
-                row = {"shape": shape, "dtype": dtype, **(earlier or memory(sides.model, group, dtype)), **found}
+                row = {"shape": shape, "dtype": dtype, **(earlier or memory(wanted.model, shape, dtype)), **found}
                 row["machine"] = machine()
                 merge_rows(RESULTS / "update.json", [row], ("shape", "dtype"))
                 print({key: value for key, value in row.items() if key != "rounds"}, flush=True)
@@ -192,31 +202,31 @@ def difference(model: Any, side: Side, other_model: Any, other: Side) -> float:
     return float(f"{(apart / whole) ** 0.5:.2g}")
 
 
-def memory(model: Any, group: Group, dtype: str) -> dict[str, Any]:
-    """Peak bytes beyond model and gradients, all tokens of the group in flight, on the model's first layers."""
-    inner = causal_lm(model).model
-    layers, inner.layers = inner.layers, inner.layers[:LAYERS]
-    try:
-        peaks, resident = {}, {}
-        for name, side in {
-            "tree": on_trees(model, group, dtype),
-            "rows": as_rows(model, group, dtype, group.group_size * longest(group)),
-        }.items():
-            side()
-            model.zero_grad(set_to_none=False)
-            with LiveMemory() as live:
-                side()
-            peaks[name] = live.peak
-            resident[name] = peak_resident(side)
-        model.zero_grad(set_to_none=True)
-    finally:
-        inner.layers = layers
+def memory(path: str, shape: str, dtype: str) -> dict[str, Any]:
+    """Peak memory of trees and of rows, all tokens of the group in flight, each in a fresh process."""
+    found = {}
+    for side in ("tree", "rows"):
+        command = [sys.executable, __file__, "--model", path, "--shape", shape, "--dtype", dtype, "--memory-of", side]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        found[side] = json.loads(done.stdout.splitlines()[-1])
     return {
-        "peak_memory_ratio": round(peaks["tree"] / peaks["rows"], 4),
-        "peak_memory_bytes": peaks,
-        "peak_resident_growth": resident,
-        "memory_layers": LAYERS,
+        "peak_memory_ratio": round(found["tree"]["live"] / found["rows"]["live"], 4),
+        "peak_memory_bytes": {side: found[side]["live"] for side in found},
+        "peak_resident_growth": {side: found[side]["resident"] for side in found},
+        "memory_layers": found["tree"]["layers"],
     }
+
+
+def memory_of(side: str, model: Any, group: Group, dtype: str) -> dict[str, Any]:
+    """Peak bytes of one pass: of live tensors beyond model and gradients, and by which the process grew."""
+    inner, tokens = causal_lm(model).model, group.group_size * longest(group)
+    layers = max(1, min(len(inner.layers), int(ROOM / (BYTES * tokens * model.config.hidden_size))))
+    inner.layers = inner.layers[:layers]
+    work = on_trees(model, group, dtype) if side == "tree" else as_rows(model, group, dtype, tokens)
+    with LiveMemory(model.parameters()) as live:
+        resident = peak_resident(work)
+    peak = live.peak(without=[p.grad for p in model.parameters() if p.grad is not None])
+    return {"live": peak, "resident": resident, "layers": layers}
 
 
 if __name__ == "__main__":

@@ -28,15 +28,17 @@ and "in processor time" the same in processor seconds of the process, which othe
 - *TRL*: the loss of `GRPOTrainer` on the same rollouts and model, padded micro-batches of 1, 2 or 4 rows, whichever is
   fastest; advantages are handed in, nothing is sampled.
 - *bfloat16 autocast*: float32 weights, matrix products in bfloat16. *bfloat16*: weights and activations too. This
-  processor has bfloat16 products but no AMX, and SDPA on it is slower in bfloat16 than in float32: trees compute
-  attention in float32 there, rows and TRL in what SDPA gets. That is part of what trees gain in bfloat16.
+  processor has bfloat16 products but no AMX, and its SDPA gains nothing from bfloat16 (350 tokens: 31 ms against 28 ms,
+  1,100 tokens: 79 against 91), and loses on small blocks: trees compute attention in float32 there; rows and TRL leave
+  it to SDPA.
 """
 
 MEMORY = """## Memory
 
-Peak bytes of live tensors beyond model and gradients, all tokens of the group in flight, on the first {layers} of the
-model's 30 layers so that the rows of the largest shape fit. `ratio x r` is 1 if memory follows distinct tokens; in the
-last column the same from the growth of the process, kernels' scratch and the allocator's gaps included.
+Peak bytes of live tensors beyond the model, its gradients and autocast's copies of weights, with all tokens of the
+group in flight on both sides, each side in a fresh process. `ratio x r` is 1 if memory follows distinct tokens. Where
+all rows together would not fit, both sides run on the model's first layers only; the logits that the head keeps then
+weigh more. The last column is the growth of the process: gradients, kernels' scratch and allocator's gaps included.
 """
 
 TREES = """## Building trees
@@ -57,7 +59,7 @@ thoughts of 384 tokens with 4 answers of 160 tokens each; depth first keeps at m
 
 HEADS = """## The head
 
-Logits are made in tiles of positions x vocabulary, in memory that is used again, and up to 512 MiB of them are kept for
+Logits are made in tiles of positions x vocabulary, in memory that is used again, and up to 256 MiB of them are kept for
 the backward. What was looked at before writing it:
 
 - `torch.nn.functional.linear_cross_entropy` (torch 2.13): one target for each position, no entropy. Forward and
@@ -124,15 +126,21 @@ def bracket(interval: list[float]) -> str:
 
 
 def memory(rows: list[dict[str, Any]]) -> str:
-    lines = ["| shape | dtype | tree, MiB | rows, MiB | ratio x r | resident x r |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| shape | dtype | layers | tree, MiB | rows, MiB | ratio x r | process: tree, rows, MiB |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for row in rows:
-        peaks, resident = row["peak_memory_bytes"], row["peak_resident_growth"]
-        grown = "" if None in resident.values() else f"{resident['tree'] / resident['rows'] * row['token_ratio']:.2f}"
-        lines.append(
-            f"| {row['shape']} | {row['dtype']} | {peaks['tree'] / 2**20:.0f} | {peaks['rows'] / 2**20:.0f} "
-            f"| {row['peak_memory_ratio'] * row['token_ratio']:.2f} | {grown} |"
-        )
-    return MEMORY.format(layers=rows[0]["memory_layers"]) + "\n" + "\n".join(lines) + "\n"
+        peaks, grown = row["peak_memory_bytes"], row["peak_resident_growth"]
+        cells = [row["shape"], row["dtype"], row["memory_layers"], mebibytes(peaks["tree"]), mebibytes(peaks["rows"])]
+        cells += [f"{row['peak_memory_ratio'] * row['token_ratio']:.2f}"]
+        cells += [f"{mebibytes(grown['tree'])}, {mebibytes(grown['rows'])}"]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return MEMORY + "\n" + "\n".join(lines) + "\n"
+
+
+def mebibytes(size: int | None) -> str:
+    return "" if size is None else f"{size / 2**20:,.0f}"
 
 
 def trees(rows: list[dict[str, Any]]) -> str:

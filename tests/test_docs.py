@@ -100,6 +100,11 @@ def test_the_settings_page_is_the_settings():
     assert all(f"`{name}`" in page for name in settings())
 
 
+def test_the_page_on_speed_is_what_the_benchmarks_found():
+    page = runpy.run_path(str(ROOT / "docs" / "write_speed.py"))["page"]()
+    assert (ROOT / "docs" / "speed.md").read_text("utf-8") == page, "run `python docs/write_speed.py`"
+
+
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 

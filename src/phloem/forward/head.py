@@ -19,8 +19,8 @@ __all__ = ["CHUNK", "Targets", "head_logprobs"]
 
 # Logits held at once, in positions: 3 million elements at a vocabulary of 50 thousand, which stay in a CPU's cache.
 CHUNK = 64
-# Logits up to this many elements are kept for the backward instead of made again: at most 512 MiB in float32.
-KEEP = 2**27
+# Logits up to this many elements are kept for the backward instead of made again: at most 256 MiB in float32.
+KEEP = 2**26
 
 
 def head_logprobs(
