@@ -9,7 +9,8 @@ trainer's forward computes up to rounding.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -39,17 +40,19 @@ def checkpoint_tensors(policy: Any) -> Iterator[tuple[str, torch.Tensor]]:
         if adapter.is_prompt_learning:
             raise SampleError(f"the adapter {name!r} is a {type(adapter).__name__}: {_UNMERGED}")
     model = base_model(policy)
-    merged = dict(_merged(model))
-    state: dict[str, torch.Tensor] = {}
+    wrapped = _wrapped(model)
+    plain: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in model.state_dict().items():
-        owner = next((prefix for prefix in _prefixes(name) if prefix in merged), None)
-        if owner is None and tensor.data_ptr() not in seen:
+        if not any(prefix in wrapped for prefix in _prefixes(name)) and tensor.data_ptr() not in seen:
             seen.add(tensor.data_ptr())
-            state[name] = tensor
-    for prefix, tensors in merged.items():
-        state |= {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
-    yield from revert_weight_conversion(model, state).items()
+            plain[name] = tensor
+    tensors: Iterable[tuple[str, torch.Tensor]] = chain(plain.items(), _merged(wrapped))
+    nothing: dict[str, torch.Tensor] = {}
+    if revert_weight_conversion(model, nothing) is not nothing:
+        # transformers keeps this model under other names than its checkpoint, and needs all weights to go back.
+        tensors = revert_weight_conversion(model, dict(tensors)).items()
+    yield from tensors
 
 
 def _prefixes(name: str) -> Iterator[str]:
@@ -59,19 +62,24 @@ def _prefixes(name: str) -> Iterator[str]:
         yield name
 
 
+def _wrapped(model: Any) -> dict[str, Any]:
+    """The layers that peft wraps, by name; of nested wrappers the outermost."""
+    found = {name: module for name, module in model.named_modules() if type(module).__module__.startswith("peft.")}
+    return {name: m for name, m in found.items() if not any(prefix in found for prefix in _prefixes(name))}
+
+
 @torch.no_grad()
-def _merged(model: Any) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-    """Module names and tensors of every layer that peft wraps, as they are without the wrapper."""
-    wrapped = {name: module for name, module in model.named_modules() if type(module).__module__.startswith("peft.")}
-    outer = {n: m for n, m in wrapped.items() if not any(prefix in wrapped for prefix in _prefixes(n))}
-    for name, module in outer.items():
+def _merged(wrapped: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of wrapped layers as they are without the wrapper; one layer at a time is held in memory."""
+    for name, module in wrapped.items():
         if hasattr(module, "merge") and hasattr(module, "get_base_layer"):
             # In float32, so that the sum is rounded once: by the engine, to its own dtype.
             alone = copy.deepcopy(module).float()
             if not alone.merged:
                 alone.merge()
-            yield name, dict(alone.get_base_layer().state_dict())
+            bare = alone.get_base_layer()
         elif hasattr(module, "modules_to_save"):
-            yield name, dict(module.modules_to_save[module.active_adapters[0]].state_dict())
+            bare = module.modules_to_save[module.active_adapters[0]]
         else:
             raise SampleError(f"{name} is a {type(module).__name__} of peft: {_UNMERGED}")
+        yield from ((f"{name}.{part}", tensor) for part, tensor in bare.state_dict().items())
