@@ -11,7 +11,7 @@ import os
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 __all__ = [
     "ConfigError",
@@ -98,7 +98,7 @@ def _convert(value: Any, kind: Any) -> Any:
     elif kind is str and isinstance(value, os.PathLike):
         return os.fspath(value)
     else:
-        fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+        fits = isinstance(value, cast(type, kind)) and not (kind is int and isinstance(value, bool))
     return value if fits else _MISFIT
 
 
