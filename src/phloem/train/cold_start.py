@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from phloem.config import ColdStartConfig
 from phloem.tasks.task import Example
+from phloem.train.ranks import ALONE, Ranks
 
 __all__ = ["cold_start", "demonstration_rows"]
 
@@ -34,10 +35,12 @@ def cold_start(
     config: ColdStartConfig,
     machine: Any,
     seed: int,
+    ranks: Ranks = ALONE,
 ) -> Iterator[float]:
     """Takes `config.steps` steps of AdamW and yields the loss of each: the mean over completion tokens, in nats.
 
-    `machine` knows the device, the precision and how to go backward: the run's policy.
+    `machine` knows the device, the precision and how to go backward: the run's policy. Each process takes its share of
+    a batch's rows.
     """
     rng = np.random.default_rng([seed, 1])
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -48,15 +51,28 @@ def cold_start(
         while len(order) < config.batch_size:
             order += rng.permutation(len(rows)).tolist()
         batch, order = [rows[i] for i in order[: config.batch_size]], order[config.batch_size :]
-        ids, mask, labels = (t.to(machine.device) for t in _padded(batch))
-        with machine.autocast():
-            logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-        loss = cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORED)
-        machine.backward(loss)
+        loss = 0.0
+        if own := [batch[i] for i in ranks.own(len(batch))]:
+            ids, mask, labels = (t.to(machine.device) for t in _padded(own))
+            with machine.autocast():
+                logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+            mean = cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORED)
+            part = mean * (_tokens(own) / _tokens(batch))
+            machine.backward(part)
+            loss = float(part.detach())
+        else:
+            for p in parameters:
+                p.grad = torch.zeros_like(p)
+        ranks.add_up(p.grad for p in parameters if p.grad is not None)
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        yield float(loss.detach())
+        yield sum(ranks.gather(loss))
+
+
+def _tokens(rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> int:
+    """Completion tokens."""
+    return sum(len(completion) for _, completion in rows)
 
 
 def _padded(rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

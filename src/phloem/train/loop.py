@@ -152,7 +152,7 @@ def _ready(
     view.say(f"at full lengths: {expected_plan(policy, task)}")
     if saved is None:
         folder.rewind({})
-        run_cold_start(policy, task, folder, view)
+        run_cold_start(policy, task, folder, view, ranks)
     trainer = _Trainer(policy, task, objective, folder, view, ranks)
     if saved is None:
         trainer.begin()
@@ -196,7 +196,7 @@ class _Trainer:
         self.prompts = PromptStream(task.train, config.run.seed)
         self.collect = Collector(policy, task, self.sampler, ranks)
         self.evaluate = Evaluator(self.collect, folder, view, HELD_OUT)
-        self.speed = Speed(policy)
+        self.speed = Speed(policy, ranks)
         self.reference = Reference(policy.model) if objective.rule.beta > 0 else None
         self.optimiser = Optimiser(policy.named, config.optim)
         self.checkpoints = Checkpoints(folder.path, config.run.keep_checkpoints)
@@ -352,7 +352,8 @@ class _Trainer:
         found, replaced = with_spread(partial(self._draw, step), count, rounds)
 
         collected = perf_counter()
-        batch = make_batch(found.groups, self.objective, self.config.optim.pack_tokens, self.policy.device)
+        budget, cost = self.config.optim.pack_tokens, self.speed.cost
+        batch = make_batch(found.groups, self.objective, budget, self.policy.device, self.ranks, cost)
         rate = self.optimiser.rate
         batch, sums, norms = self._update(batch, step)
         updated = perf_counter()
@@ -364,7 +365,7 @@ class _Trainer:
         seconds = {
             "seconds/sample": found.sample,
             "seconds/reward": found.reward,
-            "seconds/update": updated - collected,
+            "seconds/update": max(self.ranks.gather(updated - collected)),
             "seconds": perf_counter() - begun,
         }
         return {"kind": "train", "step": step, **figures, "lr": rate, **self.speed.figures(batch), **seconds}
@@ -379,7 +380,7 @@ class _Trainer:
     def _update(self, batch: Batch, step: int) -> tuple[Batch, LossSums, list[float]]:
         """The step's optimiser updates; none if no group has anything to train."""
         model, sums, norms = self.policy.model, LossSums(), []
-        if not batch.packs:
+        if not batch.trees:
             self.optimiser.skip(self.config.optim.updates_per_step)
             return batch, sums, norms
         model.train()
@@ -387,7 +388,9 @@ class _Trainer:
             batch = self.reference.fill(model, batch, self.objective, self.policy)
         for _ in range(self.config.optim.updates_per_step):
             with self.speed.timed():
-                batch, sums = update(model, batch, self.objective, self.policy)
+                batch, own = update(model, batch, self.objective, self.policy)
+            sums = LossSums.total(self.ranks.gather(own))
+            self.optimiser.add_up(self.ranks)
             norms.append(self._clip_gradient(step))
             self.optimiser.step()
         self.speed.compare_with_rows(batch)

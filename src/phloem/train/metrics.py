@@ -45,7 +45,7 @@ def step_metrics(
     tokens = sum(len(c.tree) for c in scored)
     rows = sum(c.tree.group.group_size * c.tree.prompt_length + len(c.tree.row_index) for c in scored)
     spread = [c for c in scored if c.branches.level_B.size]
-    loss = sums.metrics() if batch.packs else dict.fromkeys(sums.metrics(), float("nan"))
+    loss = sums.metrics() if batch.trees else dict.fromkeys(sums.metrics(), float("nan"))
     return {
         "reward": _mean(rewards),
         "zero_spread": _mean([c.zero_spread for c in scored]),
@@ -59,7 +59,7 @@ def step_metrics(
         **_shaping(groups, verdicts),
         **{f"verdict/{name}": value for name, value in tally([v for own in verdicts for v in own]).items()},
         "groups": len(groups),
-        "groups_trained": sum(len(p.pack.trees) for p in batch.packs),
+        "groups_trained": len(batch.trees),
         "Z": batch.totals.Z,
         "U": batch.totals.U,
         "tree_tokens": tokens,
@@ -70,7 +70,7 @@ def step_metrics(
         "shared_without_common": _mean([s.shared_without_common for s in shapes]),
         **loss,
         "grad_norm": float(np.mean(norms)) if norms else 0.0,
-        "packs": len(batch.packs),
+        "packs": batch.pack_count,
     }
 
 

@@ -49,14 +49,14 @@ def set_up_process(config: TrainConfig) -> None:
     set_seed(config.run.seed)
 
 
-def run_cold_start(policy: Policy, task: Task, folder: RunFolder, view: View) -> None:
+def run_cold_start(policy: Policy, task: Task, folder: RunFolder, view: View, ranks: Ranks) -> None:
     """The supervised steps before the first training step, if the settings ask for any."""
     config = policy.config.cold_start
     if not config.steps:
         return
     rows = demonstration_rows(task.train, policy.prompt_ids, policy.demonstration_ids)
     view.phase("cold start", config.steps)
-    losses = cold_start(policy.model, rows, config, policy, policy.config.run.seed)
+    losses = cold_start(policy.model, rows, config, policy, policy.config.run.seed, ranks)
     for step, loss in enumerate(losses, start=1):
         folder.metrics({"kind": "cold_start", "step": step, "loss": loss})
         view.advance(step, f"loss {loss:.3f}")

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from accelerate import PartialState
 
 from phloem.kinds import PhloemError
 
-__all__ = ["Ranks"]
+__all__ = ["ALONE", "Ranks"]
 
 T = TypeVar("T")
 
@@ -38,9 +39,7 @@ class Ranks:
     @classmethod
     def join(cls) -> Ranks:
         """The processes that a launcher (`accelerate launch`, `torchrun`) started, connected; else this one alone."""
-        from accelerate import PartialState
-
-        state = PartialState()
+        state = PartialState(cpu=not torch.accelerator.is_available())  # on CPUs accelerate connects only when told
         return cls(state.process_index, state.num_processes)
 
     @property
@@ -85,6 +84,20 @@ class Ranks:
         """Does the work on the first process and returns its result on all; raises as `agree` does."""
         return self.agree(lambda: work() if self.first else None)[0]  # type: ignore[return-value]
 
+    def shares(self, costs: Sequence[float]) -> list[list[int]]:
+        """Distributes work over the processes by its costs: the dearest piece first, each to whoever has least so far.
+
+        Returns:
+            For each process the indices of its pieces, ascending; all of them for one process alone.
+        """
+        shares: list[list[int]] = [[] for _ in range(self.size)]
+        load = [0.0] * self.size
+        for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+            rank = load.index(min(load))
+            shares[rank].append(i)
+            load[rank] += costs[i]
+        return [sorted(share) for share in shares]
+
     def in_order(self, parts: Sequence[Sequence[Any]]) -> list[Any]:
         """What each process made of its `own` indices, put back in order."""
         found: list[Any] = [None] * sum(len(part) for part in parts)
@@ -112,6 +125,10 @@ class Ranks:
             bucket.append(tensor)
         if bucket:
             _add_up(bucket)
+
+
+ALONE = Ranks()
+"""A run of one process."""
 
 
 def _add_up(bucket: list[torch.Tensor]) -> None:

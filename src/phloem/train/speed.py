@@ -14,7 +14,9 @@ from phloem.forward.plan import ModelSize, UpdatePlan, plan_update, row_flops, t
 from phloem.forward.rate import matmul_rate, rows_rate, synchronise
 from phloem.tasks.task import Task
 from phloem.train.policy import Policy
+from phloem.train.ranks import ALONE, Ranks
 from phloem.train.step import Batch
+from phloem.tree import PrefixTree
 
 __all__ = ["Speed", "expected_plan"]
 
@@ -49,13 +51,17 @@ class Speed:
         rows: measured rate of the rows' forward and backward, FLOPs per second; NaN until it is known.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy, ranks: Ranks = ALONE) -> None:
+        self.policy, self.ranks = policy, ranks
         self.size = ModelSize.of(policy.model)
         self.peak = matmul_rate(policy.device, matmul_dtype(policy.config))
         self.rows = float("nan")
         self._asked = False
         self._seconds, self._updates = 0.0, 0
+
+    def cost(self, tree: PrefixTree) -> float:
+        """FLOPs of training a tree."""
+        return tree_flops(self.size, [tree])
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -73,7 +79,7 @@ class Speed:
         To be called between updates, in the model's training mode: it leaves no gradient behind.
         """
         config = self.policy.config
-        if self._asked or not config.run.time_rows:
+        if self._asked or not config.run.time_rows or not batch.packs:
             return
         self._asked = True
         groups = [tree.group for part in batch.packs for tree in part.pack.trees]
@@ -81,9 +87,13 @@ class Speed:
         self.rows = rows_rate(self.policy.model, groups, self.policy, self.size, config.sample.temperature, budget)
 
     def figures(self, batch: Batch) -> dict[str, float]:
-        """Of the updates timed since the last call; NaN where nothing was trained."""
-        trees = [tree for part in batch.packs for tree in part.pack.trees]
-        seconds, updates = self._seconds, self._updates
+        """Of the updates timed since the last call; NaN where nothing was trained.
+
+        With several processes the time is that of the slowest, and the rates to compare with are those of all: the
+        first one's times their number.
+        """
+        trees = batch.trees
+        seconds, updates = max(self.ranks.gather(self._seconds)), self._updates
         self._seconds, self._updates = 0.0, 0
         if not trees or not updates:
             keys = ("flop_ceiling", "ceiling_share", "distinct_per_second", "mfu", "seconds/passes")
@@ -92,8 +102,8 @@ class Speed:
         rate = updates * flops / seconds
         return {
             "flop_ceiling": row_flops(self.size, trees) / flops,
-            "ceiling_share": rate / self.rows,
+            "ceiling_share": rate / (self.ranks.size * self.rows),
             "distinct_per_second": updates * float(np.sum([len(tree) for tree in trees])) / seconds,
-            "mfu": rate / self.peak,
+            "mfu": rate / (self.ranks.size * self.peak),
             "seconds/passes": seconds,
         }

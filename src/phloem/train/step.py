@@ -5,7 +5,7 @@ Nothing here knows a rule by name: a rule is data, and credit is three numbers p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -27,6 +27,7 @@ from phloem.forward import (
 from phloem.kinds import PhloemError
 from phloem.loss import LossSums, k3, loss_sums, surrogate
 from phloem.presets import Rule
+from phloem.train.ranks import ALONE, Ranks
 from phloem.tree import Group, PrefixTree
 
 __all__ = ["Batch", "Machine", "Objective", "PackedCredit", "Reference", "make_batch", "update"]
@@ -81,28 +82,59 @@ class Batch:
     """The groups of an optimiser step with their credit, and the packs that train them.
 
     Packs hold at most `pack_tokens` tokens, but for those of one larger tree.
+
+    Attributes:
+        credits: of every group of the step.
+        trees: that are trained, on whichever process.
+        packs: of this process.
+        pack_count: packs of all processes.
+        totals: over all groups.
+        pack_tokens: the budget.
     """
 
     credits: tuple[credit.Credit, ...]
+    trees: tuple[PrefixTree, ...]
     packs: tuple[PackedCredit, ...]
+    pack_count: int
     totals: credit.Totals
     pack_tokens: int
 
 
-def make_batch(groups: Sequence[Group], objective: Objective, pack_tokens: int, device: torch.device | str) -> Batch:
+def make_batch(
+    groups: Sequence[Group],
+    objective: Objective,
+    pack_tokens: int,
+    device: torch.device | str,
+    ranks: Ranks = ALONE,
+    cost: Callable[[PrefixTree], float] = len,
+) -> Batch:
     """Assigns credit to rewarded groups and packs those that have something to train.
 
     A group whose credit is 0 everywhere (equal rewards, and neither KL nor entropy in the objective) needs no
     forward; it still counts in every normaliser.
+
+    Args:
+        groups: all groups of the step, the same on every process: normalisers are counts over all of them.
+        objective: the rule, and what else is minimised.
+        pack_tokens: tree tokens of a pack.
+        device: of the packs.
+        ranks: the processes that the trees are distributed over, so that each gets the same `cost`.
+        cost: of training a tree.
     """
     trees = [PrefixTree.from_group(group.scored()) for group in groups]
     totals = credit.Totals.of(trees)
     credits = tuple(credit.assign(t.group, objective.rule, totals, t) for t in trees)
     everything = objective.rule.beta > 0 or objective.entropy > 0
     trained = [c for c in credits if c.tree.U and (everything or c.c_pos_T.any() or c.c_neg_T.any())]
-    parts = split_into_packs([c.tree for c in trained], pack_tokens)
-    packs = tuple(_packed([trained[i] for i in part], device) for part in parts)
-    return Batch(credits, packs, totals, pack_tokens)
+    shares = ranks.shares([cost(c.tree) for c in trained])
+    parts = [[[share[i] for i in part] for part in _split(trained, share, pack_tokens)] for share in shares]
+    packs = tuple(_packed([trained[i] for i in part], device) for part in parts[ranks.rank])
+    return Batch(credits, tuple(c.tree for c in trained), packs, sum(map(len, parts)), totals, pack_tokens)
+
+
+def _split(trained: Sequence[credit.Credit], share: Sequence[int], pack_tokens: int) -> list[list[int]]:
+    """The packs of a process's share, as places in it."""
+    return split_into_packs([trained[i].tree for i in share], pack_tokens)
 
 
 def _packed(parts: Sequence[credit.Credit], device: torch.device | str) -> PackedCredit:

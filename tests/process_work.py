@@ -1,0 +1,110 @@
+"""What several connected processes do in tests; here, where a fresh process can import it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from tiny_models import tiny_model
+
+from phloem import OptimConfig, TrainConfig, presets
+from phloem.forward import prepare
+from phloem.loss import LossSums
+from phloem.tasks import Example, ExampleTask
+from phloem.train import train
+from phloem.train.folder import RunFolder
+from phloem.train.optimiser import Optimiser
+from phloem.train.ranks import Ranks
+from phloem.train.step import Objective, make_batch, update
+from phloem.tree import Group, Segment
+
+
+class Plain:
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
+    def autocast(self):
+        return torch.autocast("cpu", enabled=False)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What an update left behind in a process."""
+
+    gradient: np.ndarray
+    metrics: dict[str, float]
+    digest: str
+    packs: int
+
+
+def step_taken(groups: list[Group], name: str, pack_tokens: int, ranks: Ranks, updates: int = 1) -> Step:
+    """Gradient (over all processes) of the last of so many updates without a step of the optimiser."""
+    model = tiny_model("llama")
+    prepare(model, announce=lambda line: None)
+    objective = Objective(presets.get(name, max_completion_tokens=20, beta=0.05), temperature=0.9, entropy=0.01)
+    batch = make_batch(groups, objective, pack_tokens, "cpu", ranks)
+    batch = replace(batch, packs=tuple(replace(p, ref_E=p.sampled_E.nan_to_num()) for p in batch.packs))
+    optimiser = Optimiser(dict(model.named_parameters()), OptimConfig(lr=1e-3))
+    sums = LossSums()
+    for _ in range(updates):
+        model.zero_grad()
+        batch, own = update(model, batch, objective, Plain())
+        sums = LossSums.total(ranks.gather(own))
+        optimiser.add_up(ranks)
+    gradient = np.concatenate([p.grad.flatten().numpy() for p in model.parameters() if p.grad is not None])
+    digest = hashlib.blake2b(gradient.tobytes()).hexdigest()
+    return Step(gradient, sums.metrics(), digest, batch.pack_count)
+
+
+def all_steps(groups: list[Group], budgets: tuple[int, ...]) -> dict[tuple[str, int], Step]:
+    ranks = Ranks.join()
+    steps = {}
+    for name in presets.names():
+        for budget in budgets:
+            step = step_taken(groups, name, budget, ranks)
+            steps[name, budget] = step if ranks.first else replace(step, gradient=np.zeros(0))
+    return steps
+
+
+def long_and_short() -> list[Group]:
+    """One group of 10 sampled tokens, one of 1000."""
+    rng = np.random.default_rng(1)
+
+    def group(length: int) -> Group:
+        rows = [rng.integers(0, 50, length) for _ in range(2)]
+        segments = [Segment(row, logprobs=-rng.random(length)) for row in rows]
+        return Group(np.array([1, 2]), tuple(segments)).with_rewards([1.0, 0.0])
+
+    return [group(5), group(500)]
+
+
+def lopsided(names: list[str]) -> list[Step]:
+    return [step_taken(long_and_short(), name, 4096, Ranks.join()) for name in names]
+
+
+def letters(completion: str, answer: Any, row: Any) -> float:
+    return float(len(set(completion)))
+
+
+def recorded_run(config: TrainConfig) -> dict[str, Any]:
+    """A run, and what this process would have logged: its metrics, its groups, its weights."""
+    lines: dict[str, list[Any]] = {"metrics": [], "rollouts": []}
+    metrics, rollouts = RunFolder.metrics, RunFolder.rollouts
+
+    def spy_metrics(self: RunFolder, record: dict[str, Any]) -> None:
+        lines["metrics"].append(record)
+        metrics(self, record)
+
+    def spy_rollouts(self: RunFolder, records: Iterable[dict[str, Any]]) -> None:
+        lines["rollouts"] += (records := list(records))
+        rollouts(self, records)
+
+    RunFolder.metrics, RunFolder.rollouts = spy_metrics, spy_rollouts  # type: ignore[method-assign]
+    problems = [Example(str(n), f"{n}?", str(n), demonstrations=("<think>x</think>1",)) for n in range(8)]
+    result = train(config, ExampleTask("letters", problems, problems, reward=letters))
+    weights = {name: p.detach().numpy() for name, p in result.model.named_parameters()}
+    return {**lines, "weights": weights, "after": result.after.rewards_Bn if result.after else None}
