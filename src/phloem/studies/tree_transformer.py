@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -88,8 +89,16 @@ class SmallTransformers:
         return torch.log_softmax(torch.bmm(F.layer_norm(x, size), self.head), -1)
 
 
+class Optimiser(Protocol):
+    """Moves parameters along gradients; the learning rate of each seed is multiplied by its factor."""
+
+    parameters: list[Tensor]
+
+    def step(self, gradients: tuple[Tensor, ...], factor_S: Tensor) -> None: ...
+
+
 class Adam:
-    """Adam without decay; its rate differs along the parameters' first axis, the seeds, or is one number."""
+    """Adam without decay; its rate differs along the parameters' first axis, the seeds."""
 
     def __init__(self, parameters: list[Tensor], lr: float) -> None:
         self.parameters, self.lr, self.steps = parameters, lr, 0
@@ -107,9 +116,9 @@ class Adam:
 
 
 def train_on_tree(
-    logprobs: Callable[[], Tensor], optimiser: Adam, game: Game, rule: Rule, target_S: np.ndarray, seed: int
+    logprobs: Callable[[], Tensor], optimiser: Optimiser, game: Game, rule: Rule, target_S: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Share of samples at the target over the last WINDOW steps of each seed; any policy that Adam can move."""
+    """Share of samples at the target over the last WINDOW steps of each seed; any policy that an optimiser can move."""
     rng = np.random.default_rng(seed)
     seeds = len(target_S)
     rewards_SL = game.rewards(target_S)
