@@ -115,6 +115,13 @@ def test_recipes_are_short_and_valid(recipe: Path):
     load_config(ROOT / "recipes" / "demo.yaml", recipe)
 
 
+def test_the_recipes_page_names_every_recipe_and_no_other():
+    page = (ROOT / "docs" / "recipes.md").read_text("utf-8")
+    assert [recipe.stem for recipe in RECIPES if f"`{recipe.stem}`" not in page] == []
+    named = set(re.findall(r"recipes/([\w-]+)\.yaml", page))
+    assert named <= {recipe.stem for recipe in RECIPES}
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_has_a_page_and_a_recipe_of_its_shape(preset: str):
     config = load_config(ROOT / "recipes" / f"{preset}.yaml")

@@ -275,3 +275,12 @@ def test_a_share_is_held_out(tmp_path):
         load(path, held_out_size=None, held_out_fraction=0.25, held_out_path=path)
     with pytest.raises(ConfigError, match=r"held_out_fraction is 1\.0; it must be between 0 and 1"):
         load(path, held_out_size=None, held_out_fraction=1.0)
+
+
+def test_an_answer_after_a_mark(tmp_path):
+    rows = [{"prompt": f"{i} + 1?", "answer": f"#### no: {i} and 1\n#### {i + 1}"} for i in range(8)]
+    task = load(write(tmp_path / "rows.jsonl", rows), answer_after="####")
+    assert all(e.prompt == f"{int(e.answer) - 1} + 1?" for e in task.train)
+    rows[2]["answer"] = "three"
+    with pytest.raises(TaskError, match=r"1 of 8 rows have an empty answer: rows 3\."):
+        load(write(tmp_path / "rows.jsonl", rows), answer_after="####")

@@ -27,6 +27,8 @@ class DataOptions:
     prompt: str = "prompt"
     """Column of the prompts: texts, or lists of messages {"role", "content"} that end with the user's."""
     answer: str = "answer"
+    answer_after: str | None = None
+    """The answer is what follows the last of these marks in its column (GSM8K: `####`)."""
     answer_columns: dict[str, str] = field(default_factory=dict)
     """An answer put together from several columns, {key: column}, for rewards that take a mapping (code). `answer` is
     then not read."""
@@ -121,7 +123,10 @@ def _placeholders(template: str | None) -> list[str]:
 
 def _answer(row: Row, options: DataOptions) -> Any:
     if not options.answer_columns:
-        return row.get(options.answer)
+        value = row.get(options.answer)
+        if options.answer_after is None or not isinstance(value, str):
+            return value
+        return value.rpartition(options.answer_after)[2].strip() if options.answer_after in value else None
     parts = {key: row.get(column) for key, column in options.answer_columns.items()}
     return {key: value for key, value in parts.items() if value is not None}
 
