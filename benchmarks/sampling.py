@@ -4,7 +4,8 @@
 
 8 prompts of 200 tokens, completions of 112 + 16 tokens that no end id cuts short, so that every side draws the same
 number of tokens: 16 rollouts of a prompt (T16A1), and 4 thoughts with 4 answers each (T4A4). Sides take turns inside
-a round, so a machine that slows down slows all of them. `generate` samples T4A4 in two calls: the thoughts, then the
+a round, so a machine that slows down slows all of them; processor seconds of the process stand beside those of the
+clock, since other work on the machine disturbs them less. `generate` samples T4A4 in two calls: the thoughts, then the
 answers on prompt and thought, as one would without forks.
 
 With `--out` a row's rounds are added to those already in the file, so that rounds can be spread over several calls.
@@ -22,7 +23,7 @@ import platform
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -66,10 +67,12 @@ def main() -> None:
     sampler.sample(prompts[:1], ForkPlan.plain(2, 2), [(0,)])
 
     kept = json.loads(wanted.out.read_text("utf-8")) if wanted.out and wanted.out.exists() else []
-    seconds = {(r["shape"], r["side"]): r["rounds"] for r in kept if r["dtype"] == wanted.dtype}
+    seconds: dict[tuple[str, str], list[list[float]]] = {
+        (r["shape"], r["side"]): r["rounds"] for r in kept if r["dtype"] == wanted.dtype
+    }
     for _ in range(wanted.rounds):
         for key, side in sides.items():
-            seconds.setdefault(key, []).append(round(timed(side), 3))
+            seconds.setdefault(key, []).append(both_clocks(side))
             print(wanted.dtype, *key, seconds[key][-1], flush=True)
     rows = [r for r in kept if r["dtype"] != wanted.dtype] + summary(seconds, wanted.dtype)
     limits = step_limits(model)
@@ -128,27 +131,38 @@ def timed(work: Callable[[], Any]) -> float:
     return perf_counter() - start
 
 
-def summary(seconds: dict[tuple[str, str], list[float]], dtype: str) -> list[dict[str, Any]]:
+def both_clocks(work: Callable[[], Any]) -> list[float]:
+    """Seconds by the clock and of the processor, and how many processes wanted a core (load average)."""
+    busy = process_time()
+    seconds = timed(work)
+    return [round(seconds, 2), round(process_time() - busy, 2), round(os.getloadavg()[0], 1)]
+
+
+def summary(seconds: dict[tuple[str, str], list[list[float]]], dtype: str) -> list[dict[str, Any]]:
     """One row per shape and side: medians over rounds, their range, and ratios of the same round."""
     rows = []
     for (shape, side), rounds in sorted(seconds.items()):
         drawn = PROMPTS * (16 * (THOUGHT + ANSWER) if shape == "T16A1" else 4 * THOUGHT + 16 * ANSWER)
+        taken = [wall for wall, _, _ in rounds]
         row: dict[str, Any] = {
             "shape": shape,
             "side": side,
             "dtype": dtype,
-            "seconds": median(rounds),
-            "seconds_range": [min(rounds), max(rounds)],
-            "tokens_per_second": round(drawn / median(rounds), 1),
-            "milliseconds_per_decode_step": round(1000 * median(rounds) / (THOUGHT + ANSWER), 1),
+            "seconds": median(taken),
+            "seconds_range": [min(taken), max(taken)],
+            "processor_seconds": median(busy for _, busy, _ in rounds),
+            "tokens_per_second": round(drawn / median(taken), 1),
+            "milliseconds_per_decode_step": round(1000 * median(taken) / (THOUGHT + ANSWER), 1),
+            "load": [min(load for *_, load in rounds), max(load for *_, load in rounds)],
             "rounds": rounds,
         }
         for name, other in (("speedup_over_generate", (shape, "generate")), ("time_over_T16A1", ("T16A1", side))):
             if other in seconds and other != (shape, side):
-                pairs = list(zip(rounds, seconds[other], strict=False))
-                ratios = [b / a if name.startswith("speedup") else a / b for a, b in pairs]
-                row[name] = round(median(ratios), 3)
-                row[f"{name}_range"] = [round(min(ratios), 3), round(max(ratios), 3)]
+                for clock, suffix in ((0, ""), (1, "_in_processor_time")):
+                    pairs = [(a[clock], b[clock]) for a, b in zip(rounds, seconds[other], strict=False)]
+                    ratios = [b / a if name.startswith("speedup") else a / b for a, b in pairs]
+                    row[name + suffix] = round(median(ratios), 3)
+                    row[f"{name}{suffix}_range"] = [round(min(ratios), 3), round(max(ratios), 3)]
         row["machine"] = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
         rows.append(row)
     return rows
