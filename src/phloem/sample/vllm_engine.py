@@ -80,6 +80,7 @@ class LocalEngine:
                     gpu_memory_utilization=0.01,  # not reserved: the size of the cache is given
                     enable_prefix_caching=True,
                     enforce_eager=device == "cpu",  # compiling takes minutes there
+                    enable_chunked_prefill=device != "cpu",  # a seed's generator cannot be rewound there
                     logprobs_mode="processed_logprobs" if config.whole_distribution else "raw_logprobs",
                     worker_extension_cls=EXTENSION,
                     disable_log_stats=True,
