@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,7 +91,7 @@ def letters(completion: str, answer: Any, row: Any) -> float:
     return float(len(set(completion)))
 
 
-def recorded_run(config: TrainConfig) -> dict[str, Any]:
+def recorded_run(config: TrainConfig, resume: bool = False) -> dict[str, Any]:
     """A run, and what this process would have logged: its metrics, its groups, its weights."""
     lines: dict[str, list[Any]] = {"metrics": [], "rollouts": []}
     metrics, rollouts = RunFolder.metrics, RunFolder.rollouts
@@ -105,6 +106,15 @@ def recorded_run(config: TrainConfig) -> dict[str, Any]:
 
     RunFolder.metrics, RunFolder.rollouts = spy_metrics, spy_rollouts  # type: ignore[method-assign]
     problems = [Example(str(n), f"{n}?", str(n), demonstrations=("<think>x</think>1",)) for n in range(8)]
-    result = train(config, ExampleTask("letters", problems, problems, reward=letters))
+    result = train(config, ExampleTask("letters", problems, problems, reward=letters), resume=resume)
     weights = {name: p.detach().numpy() for name, p in result.model.named_parameters()}
     return {**lines, "weights": weights, "after": result.after.rewards_Bn if result.after else None}
+
+
+def sharded_run(config: TrainConfig, first: TrainConfig | None = None) -> dict[str, Any]:
+    """The same with sharded weights; after a shorter run to go on from, if one is given."""
+    os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+    if first is None:
+        return recorded_run(config)
+    recorded_run(first)
+    return recorded_run(config, resume=True)

@@ -15,6 +15,7 @@ from torch import nn
 from phloem.forward.attention import ENGINES, attention_name, pack_arguments
 from phloem.forward.head import CHUNK, Targets, head_logprobs
 from phloem.forward.pack import Pack
+from phloem.forward.shell import inside
 from phloem.forward.split import Head, causal_lm, split
 
 __all__ = ["Logprobs", "checked", "logprobs"]
@@ -39,11 +40,11 @@ def logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, chunk: int 
     The body runs once over the pack's distinct tokens; the head only at positions that predict a trained token,
     as many logits at a time as `chunk` positions have, so that none of prompts are made and memory is bounded.
 
-    Runs under whatever gradient mode and autocast the caller set (`accelerator.autocast()` if accelerate holds the
-    model: its body is called, past the wrapper around the whole model's forward).
+    Runs under whatever gradient mode and autocast the caller set. Body and head are called past the forward of the
+    whole model; what has to happen around that (the gathering of spread weights) happens in a `Shell`.
 
     Args:
-        model: a causal language model on which `forward.prepare` was called, with or without adapters.
+        model: a causal language model on which `forward.prepare` was called, with or without adapters, or its shell.
         pack: on the model's device.
         temperature: of sampling, > 0.
         chunk: how many positions' worth of logits are held at once.
@@ -52,6 +53,10 @@ def logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, chunk: int 
         ValueError: the model was not prepared, the pack is on another device, trains no token or
             is longer than the positions the model has learned, or a bad argument.
     """
+    return Logprobs(*inside(model, lambda held: _logprobs(held, pack, temperature, chunk)))
+
+
+def _logprobs(model: nn.Module, pack: Pack, temperature: float, chunk: int) -> tuple[torch.Tensor, torch.Tensor]:
     body, head = checked(model, pack, temperature, chunk)
     hidden_T = body(**pack_arguments(pack)).last_hidden_state[0]
     hidden_P = hidden_T.index_select(0, pack.predict_P)
@@ -59,7 +64,7 @@ def logprobs(model: nn.Module, pack: Pack, temperature: float = 1.0, chunk: int 
     targets = Targets(pack.target_E[order], pack.slot_E[order])
     sorted_E, entropy_P = head_logprobs(hidden_P, head, targets, temperature, chunk)
     logprobs_E = torch.empty_like(sorted_E).index_copy(0, order, sorted_E)
-    return Logprobs(logprobs_E, entropy_P.index_select(0, pack.slot_E))
+    return logprobs_E, entropy_P.index_select(0, pack.slot_E)
 
 
 def checked(model: nn.Module, pack: Pack, temperature: float, chunk: int) -> tuple[nn.Module, Head]:

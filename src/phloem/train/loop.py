@@ -153,6 +153,8 @@ def _ready(
     if saved is None:
         folder.rewind({})
         run_cold_start(policy, task, folder, view, ranks)
+    ranks.require_equal("weights", policy.fingerprint())
+    policy = policy.spread(ranks)
     trainer = _Trainer(policy, task, objective, folder, view, ranks)
     if saved is None:
         trainer.begin()
@@ -197,8 +199,8 @@ class _Trainer:
         self.collect = Collector(policy, task, self.sampler, ranks)
         self.evaluate = Evaluator(self.collect, folder, view, HELD_OUT)
         self.speed = Speed(policy, ranks)
-        self.reference = Reference(policy.model) if objective.rule.beta > 0 else None
-        self.optimiser = Optimiser(policy.named, config.optim)
+        self.reference = Reference(policy.trainee) if objective.rule.beta > 0 else None
+        self.optimiser = Optimiser(policy.updated, config.optim)
         self.checkpoints = Checkpoints(folder.path, config.run.keep_checkpoints)
         self.progress = Progress(start=policy.fingerprint())
         self.moved = False
@@ -214,7 +216,6 @@ class _Trainer:
                 kept = self.reference.state()
                 self.ranks.from_first(lambda: self.checkpoints.save_reference(kept))
             self._save_checkpoint()
-        self.ranks.require_equal("weights", self.progress.start)
 
     @property
     def _checkpoint_bytes(self) -> int:
@@ -379,7 +380,7 @@ class _Trainer:
 
     def _update(self, batch: Batch, step: int) -> tuple[Batch, LossSums, list[float]]:
         """The step's optimiser updates; none if no group has anything to train."""
-        model, sums, norms = self.policy.model, LossSums(), []
+        model, sums, norms = self.policy.trainee, LossSums(), []
         if not batch.trees:
             self.optimiser.skip(self.config.optim.updates_per_step)
             return batch, sums, norms
@@ -395,6 +396,7 @@ class _Trainer:
             self.optimiser.step()
         self.speed.compare_with_rows(batch)
         model.eval()
+        self.policy.publish()
         self.sampler.sync()
         return batch, sums, norms
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from phloem.config import OptimConfig
 from phloem.train.ranks import Ranks
 from phloem.train.schedule import rate_factor
+from phloem.train.sharded import like, whole
 
 __all__ = ["Optimiser"]
 
@@ -36,7 +37,7 @@ class Optimiser:
 
     def add_up(self, ranks: Ranks) -> None:
         """Adds the gradients of all processes; where one did not use a parameter it counts as 0."""
-        if ranks.size == 1:
+        if ranks.size == 1 or ranks.sharded:  # FSDP2 adds them up in the backward
             return
         parameters = list(self._named.values())
         used = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int64, device=parameters[0].device)
@@ -62,12 +63,15 @@ class Optimiser:
         """Clips the gradient to `optim.max_grad_norm` and returns its norm before that."""
         bound = self.config.max_grad_norm
         norm = nn.utils.clip_grad_norm_(self._named.values(), float("inf") if bound is None else bound)
-        return float(norm)
+        return float(whole(norm))
 
     def state(self) -> dict[str, Tensor]:
-        """AdamW's moments and counts as `NAME:exp_avg` and so on; empty before the first update."""
+        """AdamW's moments and counts as `NAME:exp_avg` and so on, whole; empty before the first update.
+
+        To be called by all processes.
+        """
         return {
-            f"{name}:{key}": value.detach().cpu().contiguous()
+            f"{name}:{key}": whole(value.detach()).cpu().contiguous()
             for name, parameter in self._named.items()
             for key, value in self._adamw.state.get(parameter, {}).items()
         }
@@ -78,5 +82,4 @@ class Optimiser:
         for key, value in state.items():
             name, _, kind = key.rpartition(":")
             parameter = self._named[name]
-            at = parameter.device if kind != "step" else value.device
-            self._adamw.state[parameter][kind] = value.to(at)
+            self._adamw.state[parameter][kind] = value if kind == "step" else like(value, parameter)

@@ -15,22 +15,30 @@ from accelerate import Accelerator
 
 from phloem.config import LoraConfig, TrainConfig
 from phloem.forward import prepare
+from phloem.forward.shell import Shell
 from phloem.models import decode_completion, encode_completion, encode_prompt, eos_ids, load_model
 from phloem.tasks.task import Example
 from phloem.train.files import replaced_folder
+from phloem.train.ranks import Ranks
+from phloem.train.sharded import shard, whole
 
 __all__ = ["Policy"]
 
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """A model ready for trees, with its tokenizer and the device it lives on."""
+    """A model ready for trees, with its tokenizer and the device it lives on.
+
+    `model` is whole on every process; it is sampled from and saved. `sharded` is the one that is trained where its
+    weights are spread over the processes, else None.
+    """
 
     model: Any
     tokenizer: Any
     accelerator: Accelerator
     config: TrainConfig
     engine: str
+    sharded: Shell | None = None
 
     @classmethod
     def load(cls, config: TrainConfig, announce: Callable[[str], None], saved: Path | None = None) -> Policy:
@@ -47,6 +55,31 @@ class Policy:
         model, tokenizer = load_model(source, device=accelerator.device)
         engine = prepare(model, config.model.attention, announce=announce)
         return cls(model, tokenizer, accelerator, config, engine)
+
+    def spread(self, ranks: Ranks) -> Policy:
+        """The policy as it is trained: with sharded weights beside the whole ones, if the processes are to share them.
+
+        The whole model stays on every process, without gradients and AdamW state, to be sampled from and saved.
+        """
+        return replace(self, sharded=shard(self.model, self.device, ranks.size)) if ranks.sharded else self
+
+    @property
+    def trainee(self) -> Any:
+        """What forwards and backwards of training run on."""
+        return self.model if self.sharded is None else self.sharded
+
+    @property
+    def updated(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters that the optimiser updates, by name; spread over the processes if the weights are."""
+        if self.sharded is None:
+            return self.named
+        return {name: p for name, p in self.sharded.module.named_parameters() if p.requires_grad}
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Takes sharded weights over into the whole model; to be called by all processes after an update."""
+        for name, parameter in self.updated.items() if self.sharded is not None else ():
+            self.named[name].copy_(whole(parameter))
 
     @cached_property
     def named(self) -> dict[str, torch.nn.Parameter]:

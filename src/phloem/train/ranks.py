@@ -6,6 +6,7 @@ shared out is the work: which prompts a process samples, and which trees it trai
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 from accelerate import PartialState
 
-from phloem.kinds import PhloemError
+from phloem.kinds import ConfigError, PhloemError
 
 __all__ = ["ALONE", "Ranks"]
 
@@ -31,16 +32,27 @@ class Ranks:
     Attributes:
         rank: its number, from 0.
         size: how many there are.
+        sharded: weights, gradients and AdamW's state are spread over them (FSDP2), instead of whole on each.
     """
 
     rank: int = 0
     size: int = 1
+    sharded: bool = False
 
     @classmethod
     def join(cls) -> Ranks:
-        """The processes that a launcher (`accelerate launch`, `torchrun`) started, connected; else this one alone."""
+        """The processes that a launcher (`accelerate launch`, `torchrun`) started, connected; else this one alone.
+
+        Raises:
+            ConfigError: the launcher was asked for a kind of parallelism that is not served.
+        """
+        for name in ("DEEPSPEED", "MEGATRON_LM"):
+            if _asked(f"ACCELERATE_USE_{name}"):
+                raise ConfigError(f"the launcher asks for {name}, which is not served: launch with DDP or FSDP2")
+        if _asked("ACCELERATE_USE_FSDP") and os.environ.get("FSDP_VERSION", "1") != "2":
+            raise ConfigError("the launcher asks for FSDP of version 1: launch with --fsdp_version 2")
         state = PartialState(cpu=not torch.accelerator.is_available())  # on CPUs accelerate connects only when told
-        return cls(state.process_index, state.num_processes)
+        return cls(state.process_index, state.num_processes, state.num_processes > 1 and _asked("ACCELERATE_USE_FSDP"))
 
     @property
     def first(self) -> bool:
@@ -129,6 +141,11 @@ class Ranks:
 
 ALONE = Ranks()
 """A run of one process."""
+
+
+def _asked(name: str) -> bool:
+    """Whether `accelerate launch` has set a flag."""
+    return os.environ.get(name, "false").lower() in ("1", "true")
 
 
 def _add_up(bucket: list[torch.Tensor]) -> None:

@@ -24,10 +24,12 @@ from phloem.forward import (
     pack,
     split_into_packs,
 )
+from phloem.forward.shell import Shell
 from phloem.kinds import PhloemError
 from phloem.loss import LossSums, k3, loss_sums, surrogate
 from phloem.presets import Rule
 from phloem.train.ranks import ALONE, Ranks
+from phloem.train.sharded import like, overwrite, set_aside, whole
 from phloem.tree import Group, PrefixTree
 
 __all__ = ["Batch", "Machine", "Objective", "PackedCredit", "Reference", "make_batch", "update"]
@@ -116,7 +118,7 @@ def make_batch(
     Args:
         groups: all groups of the step, the same on every process: normalisers are counts over all of them.
         objective: the rule, and what else is minimised.
-        pack_tokens: tree tokens of a pack.
+        pack_tokens: tree tokens of a pack. Where weights are spread over processes, no tree is cut into pieces.
         device: of the packs.
         ranks: the processes that the trees are distributed over, so that each gets the same `cost`.
         cost: of training a tree.
@@ -128,8 +130,18 @@ def make_batch(
     trained = [c for c in credits if c.tree.U and (everything or c.c_pos_T.any() or c.c_neg_T.any())]
     shares = ranks.shares([cost(c.tree) for c in trained])
     parts = [[[share[i] for i in part] for part in _split(trained, share, pack_tokens)] for share in shares]
-    packs = tuple(_packed([trained[i] for i in part], device) for part in parts[ranks.rank])
-    return Batch(credits, tuple(c.tree for c in trained), packs, sum(map(len, parts)), totals, pack_tokens)
+    packs = [_packed([trained[i] for i in part], device) for part in parts[ranks.rank]]
+    trees = tuple(c.tree for c in trained)
+    if ranks.sharded:  # weights are gathered pack by pack: every process must have as many, of one piece each
+        packs += [_nothing(device)] * (max(map(len, parts)) - len(packs))
+        pack_tokens = max([pack_tokens, *map(len, trees)])
+    return Batch(credits, trees, tuple(packs), sum(map(len, parts)), totals, pack_tokens)
+
+
+def _nothing(device: torch.device | str) -> PackedCredit:
+    """A pack of one token without credit: it takes part in a forward and backward and changes nothing."""
+    empty = torch.zeros(1, device=device)
+    return PackedCredit(pack([PrefixTree.from_rollouts([0], [[0]])]).to(device), *[empty] * 5)
 
 
 def _split(trained: Sequence[credit.Credit], share: Sequence[int], pack_tokens: int) -> list[list[int]]:
@@ -238,33 +250,34 @@ class Reference:
 
     def __init__(self, model: nn.Module) -> None:
         """To be made before the first update. What is not trained (a base under adapters) is not copied."""
-        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        held = model.module if isinstance(model, Shell) else model
+        trained = {name: p for name, p in held.named_parameters() if p.requires_grad}
         self._names = list(trained)
         self._kept = [(p, p.detach().clone()) for p in trained.values()]
 
     def state(self) -> dict[str, Tensor]:
-        """The kept parameters by name."""
-        return {name: kept.cpu().contiguous() for name, (_, kept) in zip(self._names, self._kept, strict=True)}
+        """The kept parameters by name, whole; to be called by all processes."""
+        return {name: whole(kept).cpu().contiguous() for name, (_, kept) in zip(self._names, self._kept, strict=True)}
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Holds on to what `state` returned in a run that goes on."""
         for name, (_, kept) in zip(self._names, self._kept, strict=True):
-            kept.copy_(state[name])
+            kept.copy_(like(state[name], kept))
 
     @contextmanager
     def _in_place(self, model: nn.Module) -> Iterator[None]:
-        """Inside, the model is the reference: no gradient, no dropout. Only pointers move, so nothing is rounded."""
-        training, current = model.training, [p.data for p, _ in self._kept]
+        """Inside, the model is the reference: no gradient, no dropout. Weights change places, so nothing is rounded."""
+        training, current = model.training, [set_aside(p) for p, _ in self._kept]
         model.eval()
         for p, kept in self._kept:
-            p.data = kept
+            overwrite(p, kept)
         try:
             with torch.no_grad():
                 yield
         finally:
             for (p, _), data in zip(self._kept, current, strict=True):
-                p.data = data
+                overwrite(p, data)
             model.train(training)
 
     def fill(self, model: nn.Module, batch: Batch, objective: Objective, machine: Machine) -> Batch:
