@@ -148,7 +148,7 @@ CASES = [
     bad("an option", "optim.learning_rate is not a setting; did you mean optim.", optim__learning_rate="1"),
     bad("a type", "optim.steps is 'many'; it takes a whole number", optim__steps="many"),
     bad("a dtype", "model.dtype is 'float8'; it takes one of float32, bfloat16", model__dtype="float8"),
-    bad("a group of one", "sample.thoughts x sample.answers is 1", "raise one of them", sample__thoughts="1"),
+    bad("a group of one", "is 1: a group of one rollout has no baseline", "raise one of them", sample__thoughts="1"),
     bad("no budget", "sample.answer_tokens is 0; it must be at least 1", sample__answer_tokens="0"),
     bad("a preset", "no preset is called 'grppo'; did you mean 'grpo'?", credit__preset="grppo"),
     bad("clip off with a bound", "credit.clip is false and a clip bound is set: drop one of the two",
@@ -172,6 +172,8 @@ CASES = [
              "has 6", "over the model's context of 512", evaluation__prompts="2"),
     bad("a task", "task.name is 'sum'; did you mean sums?", task__name="sum", task__args__path=None,
         task__args__reward=None),
+    bad("a template that YAML takes for a mapping", "task.args.template is {'Q': {'prompt': None}}",
+        "put quotes around the text", task__args__template="Q: {prompt}"),
     bad("an argument of a task", "task.args.promt is not an argument of this task", task__args__promt="q"),
     # Rewards
     bad("a reward", "no reward 'numbr': use one of exact, number", task__args__reward="numbr"),

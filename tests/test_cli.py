@@ -10,8 +10,8 @@ import yaml
 
 from phloem import TrainConfig, __version__
 from phloem.cli import COMMANDS, main
-from phloem.config import SampleConfig
-from phloem.presets import PRESETS
+from phloem.config import CreditConfig, SampleConfig
+from phloem.presets import PRESETS, from_config, resolved
 from phloem.settings import settings, to_yaml
 from phloem.tasks import names
 
@@ -72,7 +72,16 @@ def test_what_cannot_be_honoured_is_one_line_and_status_2(capsys, words, message
 
 def test_print_config_is_the_resolved_yaml(capsys):
     out = run(capsys, "train", "--print_config", "--sample.thoughts", "8")[1]
-    assert out == to_yaml(TrainConfig(sample=SampleConfig(thoughts=8)))
+    credit = resolved(CreditConfig(), 96)
+    assert out == to_yaml(TrainConfig(sample=SampleConfig(thoughts=8), credit=credit))
+    assert (credit.unit, credit.normaliser, credit.clip_low, credit.beta) == ("segment", "segment", 0.2, 0.0)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_print_config_writes_is_the_same_rule(name):
+    written = resolved(CreditConfig(preset=name), 96)
+    assert from_config(written, 96) == from_config(CreditConfig(preset=name), 96)
+    assert None not in (written.unit, written.baseline, written.scale, written.eps, written.beta, written.clip)
 
 
 def test_arguments_beat_files_wherever_config_stands(capsys, tmp_path):

@@ -122,7 +122,10 @@ def train(words: Sequence[str]) -> None:
         raise ConfigError("--resume takes its settings from the run folder: leave --config out")
     config = resolve(line.files if run is None else [_settings_file(run)], line.values)
     if line.print_config:
-        print(to_yaml(config), end="")
+        from phloem.presets import resolved
+
+        credit = resolved(config.credit, config.sample.max_completion_tokens)
+        print(to_yaml(replace(config, credit=credit)), end="")
         return
     from phloem.train.loop import train as run_training
 

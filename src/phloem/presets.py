@@ -24,6 +24,7 @@ __all__ = [
     "from_config",
     "get",
     "names",
+    "resolved",
 ]
 
 Unit = Literal["rollout", "segment"]
@@ -223,6 +224,17 @@ def from_config(config: CreditConfig, max_completion_tokens: int) -> Rule:
             f"credit.clip is true and {config.preset} has no bounds: set credit.clip_low and credit.clip_high"
         )
     return rule
+
+
+def resolved(config: CreditConfig, max_completion_tokens: int) -> CreditConfig:
+    """The same settings of credit with every field that was left to the preset written out.
+
+    Raises:
+        ConfigError: as `from_config`.
+    """
+    rule = from_config(config, max_completion_tokens)
+    known = {f.name: getattr(rule, f.name) for f in fields(Rule) if hasattr(config, f.name)}
+    return replace(config, **known, clip=rule.clip_low is not None or rule.clip_high is not None)
 
 
 def _known(name: str, options: Any, what: str) -> None:

@@ -86,8 +86,9 @@ def nearest(name: str, names: Sequence[str] | None = None) -> str:
     """The known name a reader most likely meant: alike as a whole, or in its last part."""
 
     def likeness(known: str) -> float:
-        last, known_last = name.rpartition(".")[2], known.rpartition(".")[2]
-        return SequenceMatcher(None, name, known).ratio() + SequenceMatcher(None, last, known_last).ratio()
+        (section, _, last), (known_section, _, known_last) = name.rpartition("."), known.rpartition(".")
+        alike = SequenceMatcher(None, name, known).ratio() + SequenceMatcher(None, last, known_last).ratio()
+        return alike + 0.5 * (section == known_section)
 
     return max(names or list(settings()), key=likeness)
 

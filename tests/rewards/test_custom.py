@@ -162,3 +162,25 @@ def test_three_ways_to_name_a_function(folder, spec):
 def test_functions_that_cannot_be_loaded(folder, spec, message):
     with pytest.raises(RewardError, match=message):
         load(spec)
+
+
+def test_a_reward_that_changes_its_row_changes_nothing_for_others():
+    row = {"seen": [], "n": 1}
+
+    def spoils(completion, answer, row):
+        row["seen"].append(completion)
+        row["n"] += 1
+        answer.append(1)
+        return float(len(row["seen"]) + row["n"] + len(answer))
+
+    def spoils_batch(completions, answers, rows):
+        for answer, own in zip(answers, rows, strict=True):
+            own["n"] += 1
+            answer.append(1)
+        return [float(own["n"] + len(answer)) for answer, own in zip(answers, rows, strict=True)]
+
+    gold: list[int] = []
+    for reward, expected in ((spoils, 4.0), (UserReward(spoils), 4.0), (UserReward(spoils_batch), 3.0)):
+        verdicts = score_all(reward, ["a", "b"], [gold, gold], [row, row])
+        assert [verdict.reward for verdict in verdicts] == [expected, expected]
+    assert (row, gold) == ({"seen": [], "n": 1}, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -50,8 +51,21 @@ def score_all(
     if not callable(reward):
         raise RewardError(f"{name_of(reward)} is no reward: it has no score_batch and cannot be called")
     single = cast(Reward, reward)
-    outcomes = [attempt(lambda i=i: single(completions[i], answers[i], rows[i])) for i in range(len(completions))]
+    outcomes = [
+        attempt(lambda i=i: single(completions[i], *own_copy((answers[i], rows[i])))) for i in range(len(completions))
+    ]
     return outcomes_to_verdicts(outcomes, name_of(reward))
+
+
+def own_copy(value: Any) -> Any:
+    """A copy that a reward may change: the rollouts of a group share their answer and row, and the next epoch too.
+
+    What cannot be copied is handed over as it is.
+    """
+    try:
+        return deepcopy(value)
+    except Exception:
+        return value
 
 
 def attempt(call: Callable[[], Any]) -> Any:

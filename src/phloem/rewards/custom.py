@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from phloem.rewards.compose import attempt, outcomes_to_verdicts
+from phloem.rewards.compose import attempt, outcomes_to_verdicts, own_copy
 from phloem.rewards.verdict import RewardError, Verdict
 
 __all__ = ["UserReward", "load"]
@@ -102,7 +102,7 @@ class UserReward:
     def score_batch(self, completions: Sequence[str], answers: Sequence[Any], rows: Sequence[Row]) -> list[Verdict]:
         if not completions:
             return []
-        columns = (completions, answers, rows)
+        columns = (completions, *([own_copy(value) for value in column] for column in (answers, rows)))
         if self._batch:
             outcomes = self._call_batch(len(completions), dict(zip(BATCH, map(list, columns), strict=True)))
         else:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from phloem.config import TaskConfig
-from phloem.kinds import ConfigError, coerce, type_hints
+from phloem.kinds import ConfigError, coerce, takes_text, type_hints
 from phloem.rewards.compose import WeightedSum
 from phloem.rewards.format import Format
 from phloem.settings import nearest
@@ -122,4 +122,16 @@ def _checked(make: Callable[..., Any], args: Mapping[str, Any]) -> dict[str, Any
     missing = [name for name, p in known.items() if p.default is p.empty and name not in args]
     if missing:
         raise ConfigError(f"task.args.{missing[0]} is needed by this task and not set")
-    return {name: coerce(f"task.args.{name}", value, hints[name]) for name, value in args.items()}
+    return {name: _argument(f"task.args.{name}", value, hints[name]) for name, value in args.items()}
+
+
+def _argument(name: str, value: Any, kind: Any) -> Any:
+    try:
+        return coerce(name, value, kind)
+    except ConfigError as error:
+        if takes_text(kind) and isinstance(value, dict | list):
+            raise ConfigError(
+                f"{error}. YAML reads `{{` and `: ` as a mapping: put quotes around the text (on the command line "
+                "inside those of the shell)"
+            ) from error
+        raise

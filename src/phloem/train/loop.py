@@ -26,6 +26,7 @@ from phloem.train.checkpoint import Checkpoints, Progress, Saved, random_state, 
 from phloem.train.evaluation import Evaluator
 from phloem.train.fitting import fit_prompts
 from phloem.train.folder import RunFolder
+from phloem.train.idle import idle_beside_others
 from phloem.train.metrics import rethinks, step_metrics
 from phloem.train.optimiser import Optimiser
 from phloem.train.policy import Policy
@@ -110,6 +111,8 @@ def train(config: TrainConfig, task: Task | None = None, *, resume: bool = False
     folder = open_folder(config, ranks, resume)
     try:
         view.say(f"run folder {folder.path}")
+        for note in idle_beside_others(config, rule):
+            view.say(note)
         folder.trackers = Trackers(config, folder.path) if ranks.first else None
         for note in (*getattr(task, "notes", ()), *(idle or ())):
             view.say(f"{task.name}: {note}")

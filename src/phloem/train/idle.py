@@ -1,0 +1,47 @@
+"""Settings that were changed and do nothing beside the others; a run says so at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from phloem.config import TrainConfig
+from phloem.presets import Rule
+from phloem.settings import settings
+
+__all__ = ["idle_beside_others"]
+
+
+def idle_beside_others(config: TrainConfig, rule: Rule) -> tuple[str, ...]:
+    """One sentence per reason, naming the settings."""
+    return tuple(f"{', '.join(names)} set, and idle: {why}" for names, why in _idle(config, rule) if names)
+
+
+def _idle(config: TrainConfig, rule: Rule) -> Iterator[tuple[list[str], str]]:
+    def changed(*names: str) -> list[str]:
+        return [name for name in names if _value(config, name) != settings()[name].default]
+
+    if not config.model.lora.rank:
+        names = changed("model.lora.alpha", "model.lora.dropout", "model.lora.target_modules")
+        yield names, "model.lora.rank is 0, so there are no adapters"
+    if config.sample.answers == 1:
+        yield changed("sample.fork_at"), "sample.answers is 1, so nothing forks"
+    if rule.scale == "none":
+        yield changed("credit.ddof", "credit.eps"), f"the scale of {config.credit.preset} is none"
+    if rule.beta == 0 and not config.credit.entropy:
+        yield changed("credit.kl_share"), "credit.beta is 0, so there is no KL term"
+    if not config.cold_start.steps:
+        yield changed("cold_start.batch_size", "cold_start.lr"), "cold_start.steps is 0"
+    if config.evaluation.prompts == 0:
+        yield changed("evaluation.samples", "evaluation.prompts_between", "evaluation.shown"), "evaluation.prompts is 0"
+    elif not config.evaluation.every:
+        yield changed("evaluation.prompts_between"), "evaluation.every is 0"
+    if not config.run.trackers:
+        yield changed("run.project"), "run.trackers is empty"
+
+
+def _value(config: TrainConfig, name: str) -> Any:
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
