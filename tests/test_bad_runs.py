@@ -264,3 +264,4 @@ def test_a_full_disk_is_named_and_keeps_the_lines_written_before(place, capsys, 
     assert lines
     assert all(json.loads(line) for line in lines)
     assert not (place / "run" / "model").exists()
+    assert not list((place / "run").rglob("*.new"))

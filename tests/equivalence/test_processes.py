@@ -136,8 +136,8 @@ def run_config(tmp_path_factory) -> TrainConfig:
     return TrainConfig(
         model=ModelConfig(path=str(folder / "model")),
         cold_start=ColdStartConfig(steps=1, batch_size=4),
-        sample=SampleConfig(thoughts=2, answers=2, thought_tokens=6, answer_tokens=4),
-        credit=CreditConfig(preset="grpo-ma", beta=0.05),
+        sample=SampleConfig(thoughts=2, answers=2, thought_tokens=6, answer_tokens=4, refill_rounds=2),
+        credit=CreditConfig(preset="grpo-ma", beta=0.05, tis_cap=2.0),
         optim=OptimConfig(steps=2, prompts_per_step=4, updates_per_step=2, lr=1e-3, pack_tokens=64),
         evaluation=EvaluationConfig(prompts=5, samples=2),
         run=RunConfig(folder=str(folder / "run"), view="none", save_model=False),
@@ -166,6 +166,11 @@ def in_folder(config: TrainConfig, folder: Path, **run: Any) -> TrainConfig:
 @pytest.fixture(scope="module")
 def alone(run_config, tmp_path_factory) -> dict[str, Any]:
     return several(1, recorded_run, in_folder(run_config, tmp_path_factory.mktemp("one") / "run"))[0]
+
+
+def test_the_runs_refill(alone):
+    """So that the runs below show that dynamic sampling does not depend on the number of processes."""
+    assert any(group.get("replaced") for group in alone["rollouts"])
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -200,6 +200,26 @@ def test_prompts_are_the_same_ids_on_every_path(model_folder, tmp_path, monkeypa
     assert seen == {"training": prompts, "evaluation": prompts, "cold start": prompts}
 
 
+def test_rewards_get_one_text_whatever_the_style_of_the_prompt(model_folder, tmp_path):
+    """C03: a text, and the conversation of one message with that text, are the same run, and no reward sees a list."""
+    runs = []
+    for style in ("text", "conversation"):
+        seen: list[Any] = []
+
+        def keeps(completion: str, answer: str, row: Any, seen: list[Any] = seen) -> float:
+            seen.append(completion)
+            return float(len(set(completion)))
+
+        task = letters(keeps)
+        if style == "conversation":
+            told = [replace(e, prompt=({"role": "user", "content": e.prompt},)) for e in task.train]
+            task = replace(task, train=told, held_out=told)
+        train(config(model_folder, tmp_path / style), task)
+        assert {type(completion) for completion in seen} == {str}
+        runs.append((seen, [without_time(r) for r in records(tmp_path / style)]))
+    assert runs[0] == runs[1]
+
+
 def test_the_end_token_is_trained(model_folder, tmp_path):
     """A27: every declared end id closes a completion, is its last token, and is trained."""
     wanted = config(model_folder, tmp_path / "run", optim=OptimConfig(steps=4, prompts_per_step=4, lr=1e-3))

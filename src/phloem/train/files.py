@@ -32,14 +32,20 @@ def replaced_folder(path: Path) -> Iterator[Path]:
     aside, old = path.with_name(path.name + ".new"), path.with_name(path.name + ".old")
     for leftover in (aside, old):
         shutil.rmtree(leftover, ignore_errors=True)
-    with writing(path):
-        aside.mkdir(parents=True)
-        yield aside
-        _settle(aside)
-        if path.exists():
-            path.rename(old)
-        aside.rename(path)
-        _to_disk(path.parent)
+    try:
+        with writing(path):
+            aside.mkdir(parents=True)
+            yield aside
+            _settle(aside)
+            if path.exists():
+                path.rename(old)
+            aside.rename(path)
+            _to_disk(path.parent)
+    except PhloemError:  # what is half written would fill the disk further
+        shutil.rmtree(aside, ignore_errors=True)
+        if old.exists() and not path.exists():
+            old.rename(path)
+        raise
     shutil.rmtree(old, ignore_errors=True)
 
 
