@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,10 +113,17 @@ def recorded_run(config: TrainConfig, resume: bool = False) -> dict[str, Any]:
     return {**lines, "weights": weights, "after": result.after.rewards_Bn if result.after else None}
 
 
-def sharded_run(config: TrainConfig, first: TrainConfig | None = None) -> dict[str, Any]:
-    """The same with sharded weights; after a shorter run to go on from, if one is given."""
-    os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
-    if first is None:
-        return recorded_run(config)
-    recorded_run(first)
-    return recorded_run(config, resume=True)
+def sharded_run(config: TrainConfig, first: TrainConfig | None = None, sharded: bool = True) -> dict[str, Any]:
+    """The same with sharded weights; after a shorter run to go on from, `sharded` or not, if one is given."""
+    os.environ |= {"ACCELERATE_USE_FSDP": str(sharded), "FSDP_VERSION": "2"}
+    if first is not None:
+        recorded_run(first)
+    os.environ["ACCELERATE_USE_FSDP"] = "true"
+    return recorded_run(config, resume=first is not None)
+
+
+def plain_run(config: TrainConfig) -> None:
+    """A run, begun or gone on with, as its folder says."""
+    problems = [Example(str(n), f"{n}?", str(n)) for n in range(8)]
+    begun = (Path(config.run.folder or "") / "config.yaml").exists()
+    train(config, ExampleTask("letters", problems, problems, reward=letters), resume=begun)

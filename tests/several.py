@@ -17,11 +17,12 @@ class Died(Exception):
     """A process ended without a result."""
 
 
-def several(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+def several(size: int, work: Callable[..., Any], *arguments: Any, until: Callable[[], bool] | None = None) -> list[Any]:
     """What `work(*arguments)` returned in each process, in the order of their ranks.
 
     Raises:
-        Died: a process raised or was killed; the others are ended, as a launcher does.
+        Died: a process raised or was killed; the others are ended, as a launcher does. All are killed (with signal 9)
+            as soon as `until` is true.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -34,8 +35,11 @@ def several(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
         process.start()
     for _, end in pipes:
         end.close()
+    results: list[Any] = []
     try:
-        results = []
+        while until is not None and not any(end.poll(0.0005) for end, _ in pipes):
+            if until():
+                raise Died("all were killed")
         for rank, (end, _) in enumerate(pipes):
             try:
                 result, error = end.recv()
@@ -46,9 +50,9 @@ def several(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
             results.append(result)
         return results
     finally:
+        for process in processes if len(results) < size else ():
+            process.kill()
         for process in processes:
-            if len(results) < size:
-                process.kill()
             process.join()
 
 

@@ -107,13 +107,15 @@ def train(words: Sequence[str]) -> None:
     Options:
       --config FILE       settings from a YAML file; may be given several times, the later file wins
       --print_config      print the resolved settings as YAML and stop
+      --dry_run           print processes, packs, memory and disk that the run would take, without loading weights
       --SETTING VALUE     any setting below; beats every file
       --task.args.KEY V   one key of a setting that holds a mapping
       --resume RUN        go on with the run in this folder, from its newest complete checkpoint; its settings are
                           the folder's, and only those that leave what is learnt as it was may be given besides
                           (optim.steps, what is shown and kept)
     """
-    line = _read_settings_line(words)
+    dry = "--dry_run" in words
+    line = _read_settings_line([word for word in words if word != "--dry_run"])
     if line.help:
         print(_settings_help(train, TrainConfig))
         return
@@ -126,6 +128,12 @@ def train(words: Sequence[str]) -> None:
 
         credit = resolved(config.credit, config.sample.max_completion_tokens)
         print(to_yaml(replace(config, credit=credit)), end="")
+        return
+    if dry:
+        from phloem.train.dry_run import dry_run
+
+        if said := dry_run(config):
+            print(said)
         return
     from phloem.train.loop import train as run_training
 
@@ -387,6 +395,23 @@ def study(words: Sequence[str]) -> None:
     run_studies(names, Path(folder), Path(work), quick, minutes, trains)
 
 
+def export(words: Sequence[str]) -> None:
+    """Write a trained policy as one plain model: `phloem export RUN FOLDER`.
+
+    Adapters are merged into the weights they were trained on. RUN is a run folder, or a model's folder within one
+    (RUN/best, RUN/checkpoints/step-000020/model).
+    """
+    if _asks_help(words, export):
+        return
+    if len(words) != 2:
+        raise ConfigError(f"phloem export takes a run folder and a new folder, and was given {len(words)}")
+    from pathlib import Path
+
+    from phloem.train.export import export as run_export
+
+    print(run_export(Path(words[0]), Path(words[1])))
+
+
 def _asks_help(words: Sequence[str], command: Callable[[Sequence[str]], None]) -> bool:
     """Prints the help of a command if asked for it; refuses any other option."""
     for word in words:
@@ -406,5 +431,6 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "tasks": tasks,
     "presets": presets,
     "inspect": inspect,
+    "export": export,
     "study": study,
 }

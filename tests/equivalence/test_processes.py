@@ -187,3 +187,11 @@ def test_a_run_with_sharded_weights_is_the_run_of_one_and_goes_on_bit_for_bit(ru
     again = several(2, sharded_run, longer, cut)
     for name, weight in whole[0]["weights"].items():
         assert (again[0]["weights"][name] == weight).all(), name
+
+
+def test_a_run_goes_on_with_sharded_weights_from_a_checkpoint_of_whole_ones(run_config, alone, tmp_path):
+    longer = in_folder(run_config, tmp_path / "run", save_model=True)
+    cut = replace(longer, optim=replace(longer.optim, steps=1))
+    found, _ = several(2, sharded_run, longer, cut, False)
+    for name, weight in alone["weights"].items():
+        np.testing.assert_allclose(found["weights"][name], weight, rtol=0, atol=1e-5, err_msg=name)

@@ -344,3 +344,24 @@ def test_two_processes_cannot_go_on_with_the_same_run(model_folder, tmp_path):
             train(wanted, letters(), resume=True)
         other.communicate(b"")
     train(wanted, letters(), resume=True)
+
+
+def test_adapters_are_exported_merged(model_folder, tmp_path, capsys):
+    wanted = config(
+        model_folder,
+        tmp_path / "run",
+        model=ModelConfig(path=str(model_folder), lora=LoraConfig(rank=4)),
+        optim=OptimConfig(steps=1, prompts_per_step=4, lr=1e-2),
+    )
+    result = train(wanted, letters())
+    run, plain = str(tmp_path / "run"), tmp_path / "plain"
+    assert main(["export", run, str(plain)]) == 0
+    assert "adapters merged" in capsys.readouterr().out
+    assert main(["export", run, str(plain)]) == 2
+    assert main(["export", str(tmp_path), str(tmp_path / "other")]) == 2
+    model = AutoModelForCausalLM.from_pretrained(plain)
+    ids = torch.tensor([[1, 2, 3, 4, 5]])
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, result.model.eval()(ids).logits, rtol=1e-4, atol=1e-5)
+        base = AutoModelForCausalLM.from_pretrained(model_folder)
+        assert (model(ids).logits - base(ids).logits).abs().max() > 1e-3

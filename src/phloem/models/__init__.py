@@ -1,7 +1,7 @@
 """Models and tokenizers: loading, adapters, chat templates."""
 
 from phloem.models.chat import decode_completion, encode_completion, encode_prompt
-from phloem.models.load import ModelError, check_trainable, load_model, load_tokenizer
+from phloem.models.load import ModelError, check_trainable, load_model, load_skeleton, load_tokenizer
 from phloem.models.tokenizer import check_tokenizer, eos_ids
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "encode_prompt",
     "eos_ids",
     "load_model",
+    "load_skeleton",
     "load_tokenizer",
 ]

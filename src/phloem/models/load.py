@@ -16,7 +16,7 @@ from phloem.models.hub import endpoint, reachable, without_waiting
 from phloem.models.smollm2 import ALIAS, smollm2_folder
 from phloem.models.tokenizer import check_ids, check_tokenizer, eos_ids
 
-__all__ = ["Declared", "ModelError", "check_trainable", "load_model", "load_tokenizer", "resolve"]
+__all__ = ["Declared", "ModelError", "check_trainable", "load_model", "load_skeleton", "load_tokenizer", "resolve"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _ADAPTER = "adapter_config.json"
@@ -56,6 +56,30 @@ def load_model(config: ModelConfig, device: Any = None, trainable: bool = True) 
         check_trainable(model)
     model.eval()
     return (model if device is None else model.to(device)), tokenizer
+
+
+def load_skeleton(config: ModelConfig) -> Any:
+    """The policy that `load_model` would load with its shapes and adapters but no weights (on torch's meta device).
+
+    Raises:
+        ModelError: as `load_model`, for what can be seen without weights.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder, base = _folders(config)
+    with _reading(base), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base), dtype=getattr(torch, config.dtype))
+    if _is_adapter(folder):
+        import peft
+
+        settings = peft.PeftConfig.from_pretrained(folder)
+        settings.inference_mode = False
+        model = peft.get_peft_model(model, settings)
+    elif config.lora.rank:
+        model = _with_lora(model, config.lora)
+    check_trainable(model)
+    return model
 
 
 @dataclass(frozen=True)

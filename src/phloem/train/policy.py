@@ -22,7 +22,7 @@ from phloem.train.files import replaced_folder
 from phloem.train.ranks import Ranks
 from phloem.train.sharded import shard, whole
 
-__all__ = ["Policy"]
+__all__ = ["Policy", "write_model"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,12 +150,16 @@ class Policy:
 
     def write(self, folder: Path) -> None:
         """Writes the policy into a folder; a kill on the way leaves half of it."""
-        # The attention back end is ours; the saved model is anybody's.
-        inner = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        own = inner.config._attn_implementation
-        inner.config._attn_implementation = "sdpa"
-        try:
-            self.model.save_pretrained(folder)
-        finally:
-            inner.config._attn_implementation = own
-        self.tokenizer.save_pretrained(folder)
+        write_model(self.model, self.tokenizer, folder)
+
+
+def write_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Writes a model and its tokenizer as transformers (or peft) loads them: without the attention back end of ours."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    own = inner.config._attn_implementation
+    inner.config._attn_implementation = "sdpa"
+    try:
+        model.save_pretrained(folder)
+    finally:
+        inner.config._attn_implementation = own
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,73 @@
+"""Kill -9 at random moments, saves included (benchmarks/kill_resume.py does it twenty times to whole commands)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from process_work import plain_run
+from several import Died, several
+from tiny_models import tiny_model
+from tiny_tokenizers import QWEN, byte_level
+
+from phloem import CreditConfig, EvaluationConfig, ModelConfig, OptimConfig, RunConfig, SampleConfig, TrainConfig
+from phloem.analysis.plots import read_metrics
+
+pytestmark = pytest.mark.model
+
+STEPS, KILLS = 16, 4
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> TrainConfig:
+    folder = tmp_path_factory.mktemp("kills")
+    tokenizer = byte_level(QWEN)
+    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    return TrainConfig(
+        model=ModelConfig(path=str(folder / "model")),
+        sample=SampleConfig(thoughts=2, answers=2, thought_tokens=6, answer_tokens=4),
+        credit=CreditConfig(preset="grpo-ma", beta=0.05),
+        optim=OptimConfig(steps=STEPS, prompts_per_step=2, lr=1e-3, schedule="linear", warmup_steps=2),
+        evaluation=EvaluationConfig(prompts=2, samples=2, every=4, prompts_between=2),
+        run=RunConfig(folder=str(folder / "run"), view="none", checkpoint_every=1),
+    )
+
+
+def moment(run: Path, draw: random.Random) -> Callable[[], bool]:
+    """True while a checkpoint is being written, or some time after the first one of this life."""
+    saving, left = draw.random() < 0.5, draw.uniform(0.0, 0.1)
+    before, since = set(run.glob("checkpoints/step-*")), []
+
+    def now() -> bool:
+        if saving:
+            return any(run.glob("checkpoints/*.new"))
+        if not since and set(run.glob("checkpoints/step-*")) - before:
+            since.append(monotonic())
+        return bool(since) and monotonic() - since[0] > left
+
+    return now
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_run_killed_at_random_moments_ends_as_one_left_alone(config, tmp_path, size):
+    def in_folder(name: str) -> TrainConfig:
+        return replace(config, run=replace(config.run, folder=str(tmp_path / name)))
+
+    alone, killed, draw = tmp_path / "alone", tmp_path / "killed", random.Random(size)
+    several(size, plain_run, in_folder("alone"))
+    for _ in range(KILLS):
+        with pytest.raises(Died, match="all were killed"):
+            several(size, plain_run, in_folder("killed"), until=moment(killed, draw))
+    assert not (killed / "summary.json").exists()
+    several(size, plain_run, in_folder("killed"))
+    files = [str(path.relative_to(alone)) for path in alone.rglob("*.safetensors")]
+    assert len(files) == 5  # model, best, and of the checkpoint model, optimiser and reference
+    for name in (*files, "rollouts.jsonl"):
+        assert (killed / name).read_bytes() == (alone / name).read_bytes(), name
+    steps = [record["step"] for record in read_metrics(killed / "metrics.jsonl") if record["kind"] == "train"]
+    assert steps == list(range(1, STEPS + 1))
