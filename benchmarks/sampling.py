@@ -5,10 +5,11 @@
 8 prompts of 200 tokens, completions of 112 + 16 tokens that no end id cuts short, so that every side draws the same
 number of tokens: 16 rollouts of a prompt (T16A1), and 4 thoughts with 4 answers each (T4A4). Sides take turns inside
 a round, so a machine that slows down slows all of them; processor seconds of the process stand beside those of the
-clock, since other work on the machine disturbs them less. `generate` samples T4A4 in two calls: the thoughts, then the
-answers on prompt and thought, as one would without forks.
+clock, since other work on the machine disturbs them less. A round is [seconds, processor seconds, load average, id].
+`generate` samples T4A4 in two calls: the thoughts, then the answers on prompt and thought, as one would without forks.
 
-With `--out` a row's rounds are added to those already in the file, so that rounds can be spread over several calls.
+With `--out` a row's rounds are added to those already in the file, so that rounds can be spread over several calls;
+ratios are of times in the same round.
 Limits are those of this machine at this moment: the bytes that a decode step must read (weights, and the keys and
 values of every row) over the bandwidth of a long sum, and its multiply-adds over the rate of a large square product;
 a step cannot be faster than the slower of the two.
@@ -23,7 +24,7 @@ import platform
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from time import perf_counter, process_time
+from time import perf_counter, process_time, time
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--without-generate", action="store_true", help="only our two shapes")
+    parser.add_argument("--two-calls", action="store_true", help="also T4A4 by two calls of generate")
     parser.add_argument("--profile", action="store_true", help="also where a decode step's time goes")
     parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
@@ -63,35 +65,38 @@ def main() -> None:
     sampler = HFSampler(model, tokenizer, SampleConfig(max_rows=PROMPTS * 16), eos_ids=())
     rng = np.random.default_rng(0)
     prompts = [rng.integers(100, model.config.vocab_size // 2, PROMPT_TOKENS) for _ in range(PROMPTS)]
-    sides = sides_of(model, sampler, prompts, with_generate=not wanted.without_generate)
+    sides = sides_of(model, sampler, prompts, not wanted.without_generate, wanted.two_calls)
     sampler.sample(prompts[:1], ForkPlan.plain(2, 2), [(0,)])
 
     kept = json.loads(wanted.out.read_text("utf-8")) if wanted.out and wanted.out.exists() else []
-    seconds: dict[tuple[str, str], list[list[float]]] = {
-        (r["shape"], r["side"]): r["rounds"] for r in kept if r["dtype"] == wanted.dtype
-    }
-    for _ in range(wanted.rounds):
-        for key, side in sides.items():
-            seconds.setdefault(key, []).append(both_clocks(side))
-            print(wanted.dtype, *key, seconds[key][-1], flush=True)
-    rows = [r for r in kept if r["dtype"] != wanted.dtype] + summary(seconds, wanted.dtype)
-    limits = step_limits(model)
+    seconds = {(r["shape"], r["side"]): r["rounds"] for r in kept if r["dtype"] == wanted.dtype}
     profiles = {r["shape"]: r["profile"] for r in kept if r["dtype"] == wanted.dtype and "profile" in r}
-    for row in (r for r in rows if r["dtype"] == wanted.dtype and r["side"] == "phloem"):
-        row |= against_limits(row, limits)
-        if wanted.profile:
-            profiles[row["shape"]] = profile(sampler, prompts, row["shape"])
-        if row["shape"] in profiles:
-            row["profile"] = profiles[row["shape"]]
+    if wanted.profile:
+        profiles = {shape: profile(sampler, prompts, shape) for shape in PLANS}
+    limits = step_limits(model)
+    others = [r for r in kept if r["dtype"] != wanted.dtype]
+    for _ in range(wanted.rounds):
+        stamp, found = int(time()), {}
+        for key, side in sides.items():
+            found[key] = [*both_clocks(side), stamp]
+            print(wanted.dtype, *key, found[key], flush=True)
+        for key, figures in found.items():
+            seconds.setdefault(key, []).append(figures)
+        save(others + summary(seconds, wanted.dtype, limits, profiles), wanted.out)
+
+
+def save(rows: list[dict[str, Any]], path: Path | None) -> None:
+    """After every round, so that an interrupted call keeps the rounds before."""
     text = json.dumps(rows, indent=2) + "\n"
-    print(text)
-    if wanted.out:
-        wanted.out.parent.mkdir(parents=True, exist_ok=True)
-        wanted.out.write_text(text, encoding="utf-8")
+    if path is None:
+        print(text)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def sides_of(
-    model: Any, sampler: HFSampler, prompts: list[np.ndarray], with_generate: bool
+    model: Any, sampler: HFSampler, prompts: list[np.ndarray], with_generate: bool, with_two_calls: bool
 ) -> dict[tuple[str, str], Callable[[], Any]]:
     """What takes turns: (shape, side) -> one whole sampling of 8 groups."""
     keys = [(0, i) for i in range(len(prompts))]
@@ -121,6 +126,7 @@ def sides_of(
         sides[shape, "phloem"] = lambda plan=plan: sampler.sample(prompts, plan, keys)
     if with_generate:
         sides["T16A1", "generate"] = lambda: generate(ids, 16, THOUGHT + ANSWER)
+    if with_two_calls:
         sides["T4A4", "generate"] = two_calls
     return sides
 
@@ -138,31 +144,43 @@ def both_clocks(work: Callable[[], Any]) -> list[float]:
     return [round(seconds, 2), round(process_time() - busy, 2), round(os.getloadavg()[0], 1)]
 
 
-def summary(seconds: dict[tuple[str, str], list[list[float]]], dtype: str) -> list[dict[str, Any]]:
+def summary(
+    seconds: dict[tuple[str, str], list[list[float]]],
+    dtype: str,
+    limits: dict[str, float],
+    profiles: dict[str, dict[str, float]],
+) -> list[dict[str, Any]]:
     """One row per shape and side: medians over rounds, their range, and ratios of the same round."""
     rows = []
     for (shape, side), rounds in sorted(seconds.items()):
         drawn = PROMPTS * (16 * (THOUGHT + ANSWER) if shape == "T16A1" else 4 * THOUGHT + 16 * ANSWER)
-        taken = [wall for wall, _, _ in rounds]
+        taken = [wall for wall, *_ in rounds]
         row: dict[str, Any] = {
             "shape": shape,
             "side": side,
             "dtype": dtype,
             "seconds": median(taken),
             "seconds_range": [min(taken), max(taken)],
-            "processor_seconds": median(busy for _, busy, _ in rounds),
+            "processor_seconds": median(busy for _, busy, *_ in rounds),
             "tokens_per_second": round(drawn / median(taken), 1),
             "milliseconds_per_decode_step": round(1000 * median(taken) / (THOUGHT + ANSWER), 1),
-            "load": [min(load for *_, load in rounds), max(load for *_, load in rounds)],
+            "load": [min(r[2] for r in rounds), max(r[2] for r in rounds)],
             "rounds": rounds,
         }
         for name, other in (("speedup_over_generate", (shape, "generate")), ("time_over_T16A1", ("T16A1", side))):
             if other in seconds and other != (shape, side):
+                same = {r[3]: r for r in seconds[other]}
                 for clock, suffix in ((0, ""), (1, "_in_processor_time")):
-                    pairs = [(a[clock], b[clock]) for a, b in zip(rounds, seconds[other], strict=False)]
+                    pairs = [(r[clock], same[r[3]][clock]) for r in rounds if r[3] in same]
+                    if not pairs:
+                        continue
                     ratios = [b / a if name.startswith("speedup") else a / b for a, b in pairs]
                     row[name + suffix] = round(median(ratios), 3)
                     row[f"{name}{suffix}_range"] = [round(min(ratios), 3), round(max(ratios), 3)]
+        if side == "phloem":
+            row |= against_limits(row, limits)
+            if shape in profiles:
+                row["profile"] = profiles[shape]
         row["machine"] = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
         rows.append(row)
     return rows
