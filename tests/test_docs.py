@@ -143,3 +143,8 @@ def test_the_file_map_names_every_part():
         if (path.suffix == ".py" and not path.name.startswith("__")) or (path / "__init__.py").exists():
             line = f"  {path.name}" if path.suffix == ".py" else f"  {path.name}/"
             assert f"\n{line} " in readme, f"README's file map lacks {path.name}"
+
+
+def test_the_speed_of_sampling_is_that_of_the_benchmark():
+    page = runpy.run_path(str(ROOT / "docs" / "write_sampling.py"))["page"]()
+    assert (ROOT / "docs" / "sampling-speed.md").read_text("utf-8") == page
