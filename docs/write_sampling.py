@@ -50,13 +50,21 @@ def times(rows: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        lines.append(
-            f"| {row['dtype']} | {row['shape']} | {row['side']} | {row['seconds']:.1f} "
-            f"| {row['tokens_per_second']:.0f} | {row['milliseconds_per_decode_step']:.0f} | {ratio(row, 'speedup_over_generate')} "
-            f"| {ratio(row, 'speedup_over_generate_in_processor_time')} | {ratio(row, 'time_over_T16A1')} "
-            f"| {ratio(row, 'time_over_T16A1_in_processor_time')} | {len(row['rounds'])} "
-            f"| {row['load'][0]:.0f} to {row['load'][1]:.0f} |"
-        )
+        cells = [
+            row["dtype"],
+            row["shape"],
+            row["side"],
+            f"{row['seconds']:.1f}",
+            f"{row['tokens_per_second']:.0f}",
+            f"{row['milliseconds_per_decode_step']:.0f}",
+            ratio(row, "speedup_over_generate"),
+            ratio(row, "speedup_over_generate_in_processor_time"),
+            ratio(row, "time_over_T16A1"),
+            ratio(row, "time_over_T16A1_in_processor_time"),
+            str(len(row["rounds"])),
+            f"{row['load'][0]:.0f} to {row['load'][1]:.0f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
