@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,17 @@ class Step:
     packs: int
 
 
-def step_taken(groups: list[Group], name: str, pack_tokens: int, ranks: Ranks, updates: int = 1) -> Step:
-    """Gradient (over all processes) of the last of so many updates without a step of the optimiser."""
+@cache
+def prepared_model() -> torch.nn.Module:
     model = tiny_model("llama")
     prepare(model, announce=lambda line: None)
+    return model
+
+
+def step_taken(groups: list[Group], name: str, pack_tokens: int, ranks: Ranks, updates: int = 1) -> Step:
+    """Gradient (over all processes) of the last of so many updates without a step of the optimiser."""
+    model = prepared_model()
+    model.zero_grad()
     objective = Objective(presets.get(name, max_completion_tokens=20, beta=0.05), temperature=0.9, entropy=0.01)
     batch = make_batch(groups, objective, pack_tokens, "cpu", ranks)
     batch = replace(batch, packs=tuple(replace(p, ref_E=p.sampled_E.nan_to_num()) for p in batch.packs))

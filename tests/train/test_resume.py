@@ -48,6 +48,12 @@ class Killed(BaseException):
     """Stands for a kill: nothing in the run catches it."""
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch) -> None:
+    """Half of the time of so short a run."""
+    monkeypatch.setattr("phloem.train.report.draw_curves", lambda *_: None)
+
+
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tiny") / "model"

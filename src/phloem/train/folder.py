@@ -162,6 +162,8 @@ class RunFolder:
     @property
     def how_to_go_on(self) -> str:
         """For a run that was stopped."""
+        if not self._begun and not (self.path / "checkpoints").exists():
+            return "nothing was begun; give the same command again"
         return f"go on with `phloem train --resume {self.path}`"
 
     def metrics(self, record: dict[str, Any]) -> None:

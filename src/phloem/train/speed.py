@@ -84,7 +84,8 @@ class Speed:
         self._asked = True
         groups = [tree.group for part in batch.packs for tree in part.pack.trees]
         budget = config.optim.pack_tokens
-        self.rows = rows_rate(self.policy.model, groups, self.policy, self.size, config.sample.temperature, budget)
+        with torch.random.fork_rng():  # a run that goes on measures again, and must draw what it would have drawn
+            self.rows = rows_rate(self.policy.model, groups, self.policy, self.size, config.sample.temperature, budget)
 
     def figures(self, batch: Batch) -> dict[str, float]:
         """Of the updates timed since the last call; NaN where nothing was trained.
