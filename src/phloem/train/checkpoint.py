@@ -162,12 +162,12 @@ class Checkpoints:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def require_room(self, size: int, what: str) -> None:
-        """Raises PhloemError: fewer than `size` bytes are free for `what`."""
+        """Raises PhloemError: fewer than `size` bytes (and some for logs) are free for `what`."""
         place = next(path for path in (self.path, *self.path.parents) if path.exists())
         free = shutil.disk_usage(place).free
         if free < size + MARGIN:
             raise PhloemError(
-                f"{self.path} needs {_gigabytes(size)} for {what}, and its disk has {_gigabytes(free)} free: make "
+                f"{self.path} needs {_shown(size + MARGIN)} for {what}, and its disk has {_shown(free)} free: make "
                 "room, name another run.folder, lower run.keep_checkpoints, or set run.checkpoint_every 0 for none"
             )
 
@@ -207,8 +207,8 @@ def _blocks(path: Path) -> Iterator[bytes]:
             yield block
 
 
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 1e7 else f"{size / 1e6:.2f} MB"
+def _shown(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def random_state() -> dict[str, Any]:
