@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from phloem import presets, tasks
-from phloem.config import ConfigError, TrainConfig
+from phloem.config import TrainConfig
 from phloem.evaluate.held_out import Gain, HeldOut, paired_gain
 from phloem.kinds import PhloemError, Stopped
 from phloem.loss import LossSums
@@ -22,11 +22,12 @@ from phloem.sample import ForkPlan, Sampler, check_engine, make_sampler, narrowe
 from phloem.tasks.enough import require_enough
 from phloem.tasks.task import Task
 from phloem.train.alarms import Alarms
-from phloem.train.checkpoint import Checkpoints, Progress, Saved, random_state, set_random_state
+from phloem.train.checkpoint import Checkpoints, Progress, Saved
 from phloem.train.evaluation import Evaluator
 from phloem.train.fitting import fit_prompts
 from phloem.train.folder import RunFolder
 from phloem.train.idle import idle_beside_others
+from phloem.train.keeper import Keeper
 from phloem.train.metrics import rethinks, step_metrics
 from phloem.train.optimiser import Optimiser
 from phloem.train.policy import Policy
@@ -204,64 +205,27 @@ class _Trainer:
         self.speed = Speed(policy, ranks)
         self.reference = Reference(policy.trainee) if objective.rule.beta > 0 else None
         self.optimiser = Optimiser(policy.updated, config.optim)
-        self.checkpoints = Checkpoints(folder.path, config.run.keep_checkpoints)
+        self.keeper = Keeper(policy, self.optimiser, self.reference, self.prompts, digest(task), folder, ranks)
         self.progress = Progress(start=policy.fingerprint())
         self.moved = False
 
     def begin(self) -> None:
         """The first evaluation and the first checkpoint, so that neither they nor the cold start are done again."""
         if self.config.run.checkpoint_every:
-            copies = self.config.run.keep_checkpoints + 1
-            self.ranks.from_first(lambda: self.checkpoints.require_room(copies * self._checkpoint_bytes, "checkpoints"))
+            self.keeper.require_room()
         self.progress.before = self.evaluate(0, self.config.evaluation.prompts, "held-out before")
         if self.config.run.checkpoint_every:
-            if self.reference is not None:
-                kept = self.reference.state()
-                self.ranks.from_first(lambda: self.checkpoints.save_reference(kept))
-            self._save_checkpoint()
-
-    @property
-    def _checkpoint_bytes(self) -> int:
-        return self.policy.saved_bytes + 2 * sum(p.nbytes for p in self.policy.trained)
-
-    def _save_checkpoint(self) -> None:
-        """Writes all that a run needs to go on after this step."""
-        progress = replace(self.progress, updates=self.optimiser.updates, taken=self.prompts.taken)
-        weights, data = self.policy.fingerprint(), digest(self.task)
-        optimiser, states = self.optimiser.state(), self.ranks.gather(random_state())
-
-        def write() -> None:
-            self.checkpoints.require_room(self._checkpoint_bytes, f"the checkpoint of step {progress.step}")
-            saved = Saved(Path(), progress, weights, data, self.ranks.size, self.folder.lengths)
-            self.checkpoints.save(saved, self.policy.write, optimiser, states)
-
-        self.ranks.from_first(write)
+            self.keeper.save_reference()
+            self.keeper.save(self.progress)
 
     def restore(self, saved: Saved) -> None:
         """Takes the place of the trainer that wrote a checkpoint."""
-        step, steps = saved.progress.step, self.config.optim.steps
-        if saved.data != digest(self.task):
-            raise ConfigError(
-                f"the training examples are not those of the run in {self.folder.path}: give it the same data again, "
-                "or start a new run from its model"
-            )
-        if step > steps or (step == steps and (self.folder.path / "summary.json").exists()):
-            raise ConfigError(
-                f"the run in {self.folder.path} has taken its {step} steps: set optim.steps above {step} to go on"
-            )
-        if self.policy.fingerprint() != saved.weights:
-            raise PhloemError(f"{saved.model} was loaded with other weights than were saved: load it elsewhere to see")
+        self.keeper.restore(saved)
         self.progress = saved.progress
-        self.prompts.taken = saved.progress.taken
         self.moved = saved.weights != saved.progress.start
-        self.optimiser.restore(saved.optimiser(), saved.progress.updates)
-        if self.reference is not None:
-            self.reference.restore(saved.reference())
-        self.folder.rewind(saved.lengths)
-        self.view.say(f"going on after step {step} of {steps}, from {saved.path}")
+        self.view.say(f"going on after step {saved.progress.step} of {self.config.optim.steps}, from {saved.path}")
         if saved.processes != self.ranks.size:
             self.view.say(f"{saved.processes} processes wrote it, {self.ranks.size} go on: equal up to rounding")
-        set_random_state(saved.random_states(), self.ranks.rank, self.config.run.seed)
 
     def run(self, stop: StopSignals) -> None:
         """Takes the steps that are left, then saves the policy.
@@ -296,7 +260,7 @@ class _Trainer:
             heard = next((number for number in self.ranks.gather(stop.heard) if number is not None), None)
             last = progress.step == steps
             if every and (heard or last or progress.step % every == 0):
-                self._save_checkpoint()
+                self.keeper.save(progress)
             if heard and not last:
                 self._stop(heard)
 
