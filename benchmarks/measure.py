@@ -38,11 +38,11 @@ def seconds(work: Callable[[], Any]) -> tuple[float, float]:
     return perf_counter() - wall, process_time() - cpu
 
 
-def interval(ratios: Sequence[float]) -> list[float]:
-    """95 % interval of the geometric mean of paired ratios (Student's t on their logarithms)."""
+def interval(ratios: Sequence[float]) -> list[float] | None:
+    """95 % interval of the geometric mean of paired ratios (Student's t on their logarithms); None of a single one."""
     logs = [log(ratio) for ratio in ratios]
     if len(logs) < 2:
-        return [0.0, float("inf")]
+        return None
     quantile = STUDENT[max(df for df in STUDENT if df <= len(logs) - 1)]
     half = quantile * stdev(logs) / sqrt(len(logs))
     return [round(exp(fmean(logs) + side * half), 4) for side in (-1, 1)]

@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -75,10 +75,10 @@ def main() -> None:
             for shape in wanted.shape or SHAPES:
                 group = group_of_shape(shape, sides.model.config.vocab_size)
                 earlier = earlier_row(shape, dtype) if wanted.more else None
-                found = compare(sides, group, wanted.rounds, wanted.trl_rounds, earlier)
-                row = {"shape": shape, "dtype": dtype, **(earlier or memory(wanted.model, shape, dtype)), **found}
-                row["machine"] = machine()
-                merge_rows(RESULTS / "update.json", [row], ("shape", "dtype"))
+                row = {"shape": shape, "dtype": dtype, "machine": machine()}
+                row |= earlier or memory(wanted.model, shape, dtype)
+                for found in compare(sides, group, wanted.rounds, wanted.trl_rounds, earlier):
+                    merge_rows(RESULTS / "update.json", [row := row | found], ("shape", "dtype"))
                 print({key: value for key, value in row.items() if key != "rounds"}, flush=True)
 
 
@@ -107,8 +107,10 @@ def earlier_row(shape: str, dtype: str) -> dict[str, Any]:
     return next(row for row in rows if (row["shape"], row["dtype"]) == (shape, dtype))
 
 
-def compare(sides: Sides, group: Group, rounds: int, trl_rounds: int, earlier: dict[str, Any] | None) -> dict[str, Any]:
-    """Times of all sides over interleaved rounds, and what they could be."""
+def compare(
+    sides: Sides, group: Group, rounds: int, trl_rounds: int, earlier: dict[str, Any] | None
+) -> Iterator[dict[str, Any]]:
+    """Times of all sides over interleaved rounds, and what they could be; after every round what is known by then."""
     earlier, part, make_trl = earlier or {}, first_rollouts(group, TRIED_ON), sides.trl if trl_rounds else None
     row_count = earlier.get("rows_per_micro_batch") or best(sides.rows, sides.model, part)
     trl_count = earlier.get("trl_rows_per_micro_batch")
@@ -120,17 +122,16 @@ def compare(sides: Sides, group: Group, rounds: int, trl_rounds: int, earlier: d
         differences["trl"] = difference(sides.model, sides.tree(part), sides.trl_model, trl_part)
     on_tree, on_rows = sides.tree(group), sides.rows(group, row_count)
     on_trl = None if make_trl is None else make_trl(group, trl_count)
-    timed(sides.model, on_tree)
+    counts = {"rows_per_micro_batch": row_count, "trl_rows_per_micro_batch": trl_count}
+    counts["gradient_difference"] = earlier.get("gradient_difference", {}) | differences
+    size, tree = ModelSize.of(sides.model), PrefixTree.from_group(group)
     found: list[dict[str, Any]] = list(earlier.get("rounds", []))
+    timed(sides.model, on_tree)
     for i in range(rounds):
-        found.append({"tree": timed(sides.model, on_tree), "rows": timed(sides.model, on_rows)})
+        found.append({"tree": timed(sides.model, on_tree), "rows": timed(sides.model, on_rows), "load": load()})
         if on_trl is not None and i < trl_rounds:
             found[-1]["trl"] = timed(sides.trl_model, on_trl)
-        found[-1]["load"] = load()
-    counts = {"rows_per_micro_batch": row_count, "trl_rows_per_micro_batch": trl_count}
-    differences = earlier.get("gradient_difference", {}) | differences
-    size, tree = ModelSize.of(sides.model), PrefixTree.from_group(group)
-    return figures(size, tree, found) | counts | {"gradient_difference": differences, "rounds": found}
+        yield figures(size, tree, found) | counts | {"rounds": found}
 
 
 def figures(size: ModelSize, tree: PrefixTree, rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -142,6 +143,7 @@ def figures(size: ModelSize, tree: PrefixTree, rounds: list[dict[str, Any]]) -> 
     ceiling = flop_ceiling(size, [tree])
     over_rows, over_trl = ratios("rows"), ratios("trl")
     tree_seconds = median(r["tree"][0] for r in rounds)
+    over = interval([1 / ratio for ratio in over_rows])
     row_tokens = sum(len(tree.path(r)) for r in range(tree.group.group_size))
     return {
         "engine": "paths",
@@ -152,10 +154,10 @@ def figures(size: ModelSize, tree: PrefixTree, rounds: list[dict[str, Any]]) -> 
         "speedup_over_rows": round(median(over_rows), 3),
         "speedup_over_rows_interval": interval(over_rows),
         "share_of_ceiling": round(median(over_rows) / ceiling, 3),
-        "time_over_rows_upper": interval([1 / ratio for ratio in over_rows])[1],
+        "time_over_rows_upper": over and over[1],
         "speedup_in_processor_time": round(median(ratios("rows", kind=1)), 3),
         "speedup_over_trl": round(median(over_trl), 3) if over_trl else None,
-        "speedup_over_trl_interval": interval(over_trl) if over_trl else None,
+        "speedup_over_trl_interval": interval(over_trl),
         "trl_over_rows": round(median(ratios("trl", "rows")), 3) if over_trl else None,
         "trl_rounds": len(over_trl),
         "tree_seconds": round(tree_seconds, 3),

@@ -117,12 +117,13 @@ def tables(rows: list[dict[str, Any]]) -> list[str]:
 def over_trl(row: dict[str, Any]) -> str:
     if row["speedup_over_trl"] is None:
         return ""
+    # Of two rounds an interval is as wide as nothing.
     spread = f" {bracket(row['speedup_over_trl_interval'])}" if row["trl_rounds"] > 2 else ""
     return f"{row['speedup_over_trl']:.2f}{spread}"
 
 
-def bracket(interval: list[float]) -> str:
-    return f"[{interval[0]:.2f}, {interval[1]:.2f}]"
+def bracket(interval: list[float] | None) -> str:
+    return "" if interval is None else f"[{interval[0]:.2f}, {interval[1]:.2f}]"
 
 
 def memory(rows: list[dict[str, Any]]) -> str:
