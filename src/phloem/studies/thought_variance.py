@@ -126,7 +126,9 @@ def _real_findings(real: Mapping[str, Any] | None) -> list[Finding]:
             "theorem",
             f"{shown} (K = {real['thoughts']}, {real['prompts']} prompts)",
             Verdict.CONFIRMED if falls and close else Verdict.NOT_CONFIRMED,
-            note="SmolLM2-135M after the cold start: pools of answers to fixed thoughts, drawn from with replacement; "
+            note="confirmed means that it falls and is within a quarter of the prediction at the largest M. The "
+            "leading order overstates it where the noise of answers is as large as the spread of values. "
+            "SmolLM2-135M after the cold start: pools of answers to fixed thoughts, drawn from with replacement; "
             f"prediction from the pools' own means and variances. {real['prompts_left']} prompts whose thoughts have "
             "no spread in value are left out: there the formula divides by 0.",
         ),
@@ -179,6 +181,9 @@ def _real_figure(real: Mapping[str, Any], folder: Path) -> Figure:
         axis.plot(x, [r["measured"] for r in rows], color=colour, marker=marker, label=f"measured, K = {K}")
         axis.plot(x, [r["predicted"] for r in rows], color=colour, linestyle="--", linewidth=1)
     axis.set(xscale="log", yscale="log", xlabel="answers per thought, M", ylabel="variance of A(th)")
+    for at, ticks in ((axis.set_xticks, (1, 2, 4, 8, 16)), (axis.set_yticks, (0.25, 0.5, 1, 2, 4, 8))):
+        at(ticks, [str(tick) for tick in ticks])
+    axis.minorticks_off()
     axis.legend(title="dashed: leading order")
     caption = (
         f"SmolLM2-135M after the cold start, two-digit sums: variance of a fixed thought's advantage over draws of its "
