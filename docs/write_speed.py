@@ -10,9 +10,8 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 HEAD = """# Speed and memory of an update
 
-One forward and backward of a group, without an optimiser step: on its tree, as rows, and by TRL. All three give the
-same gradient (the tables' last column but one says how far apart they are in the norm over all parameters).
-`docs/write_speed.py` writes this page from `benchmarks/results/`, which the named commands fill.
+One forward and backward of a group, without an optimiser step. `docs/write_speed.py` writes this page from
+`benchmarks/results/`, which the named commands fill; what has no results there is not on this page.
 """
 
 UPDATE = """## Trees against rows and TRL
@@ -23,6 +22,9 @@ the ceiling FLOPs of the rows over FLOPs of the tree (`forward/plan.py`). Speed-
 interleaved rounds, in brackets the 95 % interval of their geometric mean; "of the ceiling" is speed-up over ceiling,
 and "in processor time" the same in processor seconds of the process, which other work on the machine disturbs less.
 
+All three sides give the same gradient; "gradients apart" is the distance of the rows' and of TRL's from the tree's, in
+the norm over all parameters, on the first four rollouts.
+
 - *Rows*: length-sorted micro-batches without a mask, transformers' SDPA, the same head as the trees' at predicting
   positions only; 1, 2 or 4 rows at a time, whichever is fastest.
 - *TRL*: the loss of `GRPOTrainer` on the same rollouts and model, padded micro-batches of 1, 2 or 4 rows, whichever is
@@ -31,6 +33,12 @@ and "in processor time" the same in processor seconds of the process, which othe
   processor has bfloat16 products but no AMX, and its SDPA gains nothing from bfloat16 (350 tokens: 31 ms against 28 ms,
   1,100 tokens: 79 against 91), and loses on small blocks: trees compute attention in float32 there; rows and TRL leave
   it to SDPA.
+"""
+
+UNTIMED = """## Trees against rows and TRL
+
+`python benchmarks/update.py` times them and measures their memory; its shapes have not been run on a quiet machine yet.
+One step of the demo was: [results](results.md). Preliminary figures of a busy machine are in `notes/LOG.md`.
 """
 
 MEMORY = """## Memory
@@ -78,6 +86,8 @@ def page() -> str:
     parts = [HEAD]
     if rows := read("update"):
         parts += [UPDATE, *tables(rows), memory(rows)]
+    else:
+        parts += [UNTIMED]
     if rows := read("tree_building"):
         parts += [TREES, trees(rows), note(rows)]
     if rows := read("growth"):
