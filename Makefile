@@ -68,7 +68,7 @@ $(VLLM)/.ready: pyproject.toml
 	@touch $@
 
 test-vllm: $(VLLM)/.ready  ## the tests that run vLLM, on a CPU (makes .venv-vllm, about 3 GB)
-	$(VLLM)/bin/python -m pytest -m vllm tests/vllm
+	$(VLLM)/bin/python -m pytest -m vllm tests/on_vllm
 
 clean:  ## remove the environments and what tools left
 	rm -rf $(VENV) $(OLDEST) $(VLLM) site build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """The vLLM sampler on a stand-in for vLLM: weights that arrive or do not, exact ids, logprobs, a whole run.
 
-`tests/vllm` holds the same on vLLM itself (`make test-vllm`).
+`tests/on_vllm` holds the same on vLLM itself (`make test-vllm`).
 """
 
 from __future__ import annotations
