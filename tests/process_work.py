@@ -135,3 +135,13 @@ def plain_run(config: TrainConfig) -> None:
     problems = [Example(str(n), f"{n}?", str(n)) for n in range(8)]
     begun = (Path(config.run.folder or "") / "config.yaml").exists()
     train(config, ExampleTask("letters", problems, problems, reward=letters), resume=begun)
+
+
+def gradients_added_up() -> list[list[float] | None]:
+    """Of three parameters both processes used the first, one the second, and nobody the third."""
+    ranks = Ranks.join()
+    parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
+    for used in range(2 - ranks.rank):
+        parameters[used].grad = torch.full((2,), 1.0 + used)
+    ranks.add_up_gradients(parameters)
+    return [None if p.grad is None else p.grad.tolist() for p in parameters]

@@ -28,6 +28,7 @@ LAYOUT = (
     "evaluate_config",
     "settings",
     "presets",
+    "files",
     "tree",
     "credit",
     "loss",

@@ -204,21 +204,10 @@ def compare(words: Sequence[str]) -> None:
     The gain of the second over the first has a bootstrap interval over problems. Evaluations of other problems, or
     under other settings, wordings or graders, are refused, and what differs is named.
     """
-    if "--help" in words or "-h" in words:
-        _asks_help(["--help"], compare)
+    line = _read_line(compare, words, ("json",))
+    if line is None:
         return
-    folders, out, rest = [], None, list(words)
-    while rest:
-        word = rest.pop(0)
-        name, has_value, value = word.partition("=")
-        if name == "--json":
-            out = value if has_value else rest.pop(0) if rest else ""
-            if not out:
-                raise ConfigError("--json has no value; write --json FILE")
-        elif word.startswith("-"):
-            raise ConfigError(f"phloem compare takes no {word}")
-        else:
-            folders.append(word)
+    folders, out = line.words, line.options.get("json")
     if len(folders) != 2:
         raise ConfigError(f"phloem compare takes two evaluation folders, and was given {len(folders)}")
     from pathlib import Path
@@ -227,7 +216,7 @@ def compare(words: Sequence[str]) -> None:
 
     comparison = compare_folders(*folders)
     print(comparison)
-    if out:
+    if out is not None:
         try:
             Path(out).write_text(comparison.to_json(), encoding="utf-8")
         except OSError as error:
@@ -315,31 +304,20 @@ def inspect(words: Sequence[str]) -> None:
     With one: the tree of a group (the first, or the I-th from 0) with its rewards and the credit of its nodes, in
     thousandths.
     """
-    if "--help" in words or "-h" in words:
-        _asks_help(["--help"], inspect)
+    line = _read_line(inspect, words, ("step", "group"))
+    if line is None:
         return
-    run, options = None, {"step": None, "group": 0}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        name, has_value, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") and run is None:
-            run = word
-        elif not word.startswith("--") or name not in options:
-            raise ConfigError(f"phloem inspect takes no {word}")
-        else:
-            text = value if has_value else rest.pop(0) if rest else ""
-            if not text.isdecimal():
-                raise ConfigError(f"--{name} is {text!r}; it takes a whole number")
-            options[name] = int(text)
-    if run is None:
-        raise ConfigError("phloem inspect needs a run folder")
+    for name, text in line.options.items():
+        if not text.isdecimal():
+            raise ConfigError(f"--{name} is {text!r}; it takes a whole number")
+    if len(line.words) != 1:
+        raise ConfigError(f"phloem inspect needs a run folder, and was given {len(line.words)}")
     from pathlib import Path
 
     from phloem.analysis.runs import drawn_group, summary
 
-    step = options["step"]
-    print(summary(Path(run)) if step is None else drawn_group(Path(run), step, options["group"] or 0))
+    run, step = Path(line.words[0]), line.options.get("step")
+    print(summary(run) if step is None else drawn_group(run, int(step), int(line.options.get("group", 0))))
 
 
 # ------------------------------------------------------------------------------------------------- studies
@@ -355,44 +333,28 @@ def study(words: Sequence[str]) -> None:
       --folder FOLDER     results: JSON, figures, pages and a summary (default: studies, with --quick studies-quick)
       --work FOLDER       pieces of work and training runs, made once (default: runs/studies, runs/studies-quick)
     """
-    from phloem.studies.names import NAMES
+    line = _read_line(study, words, ("minutes", "folder", "work"), ("quick", "no-training"))
+    if line is None:
+        return
+    if line.words == ["list"]:
+        from phloem.studies.names import NAMES
 
-    if "--help" in words or "-h" in words:
-        _asks_help(["--help"], study)
+        print("\n".join(f"{name:<20} {asks}" for name, asks in NAMES.items()))
         return
-    names, options, rest = [], {}, list(words)
-    quick, trains = "--quick" in rest, "--no-training" not in rest
-    rest = [word for word in rest if word not in ("--quick", "--no-training")]
-    while rest:
-        word = rest.pop(0)
-        name, has_value, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--"):
-            names.append(word)
-        elif name not in ("minutes", "folder", "work"):
-            raise ConfigError(f"phloem study takes no {word}")
-        elif not has_value and not rest:
-            raise ConfigError(f"--{name} has no value; write --{name} VALUE")
-        else:
-            options[name] = value if has_value else rest.pop(0)
-    if names == ["list"]:
-        print("\n".join(f"{name:<20} {line}" for name, line in NAMES.items()))
-        return
-    if not names:
+    if not line.words:
         raise ConfigError("phloem study needs a name; `phloem study list` shows them")
-    for name in names:
-        if name not in NAMES:
-            raise ConfigError(f"{name} is not a study; did you mean {nearest(name, list(NAMES))}?")
     try:
-        minutes = float(options["minutes"]) if "minutes" in options else None
+        minutes = float(line.options["minutes"]) if "minutes" in line.options else None
     except ValueError:
-        raise ConfigError(f"--minutes is {options['minutes']!r}; it takes a number") from None
+        raise ConfigError(f"--minutes is {line.options['minutes']!r}; it takes a number") from None
     from pathlib import Path
 
     from phloem.studies.runner import run_studies
 
+    quick = "quick" in line.flags
     tail = "-quick" if quick else ""
-    folder, work = options.get("folder", f"studies{tail}"), options.get("work", f"runs/studies{tail}")
-    run_studies(names, Path(folder), Path(work), quick, minutes, trains)
+    folder, work = line.options.get("folder", f"studies{tail}"), line.options.get("work", f"runs/studies{tail}")
+    run_studies(line.words, Path(folder), Path(work), quick, minutes, "no-training" not in line.flags)
 
 
 def export(words: Sequence[str]) -> None:
@@ -410,6 +372,39 @@ def export(words: Sequence[str]) -> None:
     from phloem.train.export import export as run_export
 
     print(run_export(Path(words[0]), Path(words[1])))
+
+
+@dataclass
+class _Line:
+    """What follows a command that takes no settings."""
+
+    words: list[str] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)
+    flags: set[str] = field(default_factory=set)
+
+
+def _read_line(
+    command: Callable[[Sequence[str]], None], words: Sequence[str], options: Sequence[str], flags: Sequence[str] = ()
+) -> _Line | None:
+    """Words, `--option value` and `--flag`; None: help was asked for, and printed."""
+    line, rest = _Line(), list(words)
+    if "--help" in rest or "-h" in rest:
+        _asks_help(["--help"], command)
+        return None
+    while rest:
+        word = rest.pop(0)
+        name, has_value, value = word.removeprefix("--").partition("=")
+        if not word.startswith("-"):
+            line.words.append(word)
+        elif word.removeprefix("--") in flags:
+            line.flags.add(name)
+        elif name not in options or not word.startswith("--"):
+            raise ConfigError(f"phloem {command.__name__} takes no {word}")
+        elif not (value := value if has_value else rest.pop(0) if rest else ""):
+            raise ConfigError(f"--{name} has no value; write --{name} VALUE")
+        else:
+            line.options[name] = value
+    return line
 
 
 def _asks_help(words: Sequence[str], command: Callable[[Sequence[str]], None]) -> bool:

@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
 
-from phloem.kinds import ConfigError
-from phloem.kinds import at_least as _at_least
-from phloem.kinds import check_fields as _check_types
-from phloem.kinds import require as _require
+from phloem.kinds import ConfigError, at_least, check_fields, require
 
 __all__ = [
+    "HELD_OUT",
     "AlarmsConfig",
     "ColdStartConfig",
     "ConfigError",
@@ -34,6 +32,10 @@ __all__ = [
 ]
 
 
+HELD_OUT = 256
+"""Examples kept for evaluation where nobody says how many."""
+
+
 @dataclass(frozen=True)
 class LoraConfig:
     """Low-rank adapters (peft). `rank` 0 trains the whole model."""
@@ -47,9 +49,9 @@ class LoraConfig:
     """Names of the modules that get an adapter; `all-linear`: every linear layer but the head."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "model.lora")
-        _at_least("model.lora", {"rank": (self.rank, 0), "alpha": (self.alpha, 0)})
-        _require(0 <= self.dropout < 1, f"model.lora.dropout is {self.dropout}; it must be in [0, 1)")
+        check_fields(self, "model.lora")
+        at_least("model.lora", {"rank": (self.rank, 0), "alpha": (self.alpha, 0)})
+        require(0 <= self.dropout < 1, f"model.lora.dropout is {self.dropout}; it must be in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class ModelConfig:
     lora: LoraConfig = field(default_factory=LoraConfig)
 
     def __post_init__(self) -> None:
-        _check_types(self, "model")
+        check_fields(self, "model")
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,10 @@ class TaskConfig:
     """Weight of the format reward added to the task's reward."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "task")
-        _at_least("task", {"train_size": (self.train_size, 1), "held_out_size": (self.held_out_size, 1)})
-        _at_least("task", {"max_prompt_tokens": (self.max_prompt_tokens, 1)})
-        _require(
+        check_fields(self, "task")
+        at_least("task", {"train_size": (self.train_size, 1), "held_out_size": (self.held_out_size, 1)})
+        at_least("task", {"max_prompt_tokens": (self.max_prompt_tokens, 1)})
+        require(
             self.chat_template or not self.chat_template_args,
             "task.chat_template_args is set and task.chat_template is false: drop one of the two",
         )
@@ -120,9 +122,9 @@ class ColdStartConfig:
     lr: float = 3e-5
 
     def __post_init__(self) -> None:
-        _check_types(self, "cold_start")
-        _at_least("cold_start", {"steps": (self.steps, 0), "batch_size": (self.batch_size, 1)})
-        _require(self.lr > 0, f"cold_start.lr is {self.lr}; it must be positive")
+        check_fields(self, "cold_start")
+        at_least("cold_start", {"steps": (self.steps, 0), "batch_size": (self.batch_size, 1)})
+        require(self.lr > 0, f"cold_start.lr is {self.lr}; it must be positive")
 
 
 @dataclass(frozen=True)
@@ -141,10 +143,10 @@ class VLLMConfig:
     """vllm-server: seconds to wait for one answer."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "sample.vllm")
-        _at_least("sample.vllm", {"max_model_len": (self.max_model_len, 2)})
-        _require(self.cache_gib > 0, f"sample.vllm.cache_gib is {self.cache_gib}; it must be positive")
-        _require(self.timeout > 0, f"sample.vllm.timeout is {self.timeout}; it must be positive")
+        check_fields(self, "sample.vllm")
+        at_least("sample.vllm", {"max_model_len": (self.max_model_len, 2)})
+        require(self.cache_gib > 0, f"sample.vllm.cache_gib is {self.cache_gib}; it must be positive")
+        require(self.timeout > 0, f"sample.vllm.timeout is {self.timeout}; it must be positive")
 
 
 @dataclass(frozen=True)
@@ -158,9 +160,9 @@ class ForkConfig:
     """The text that ends a segment and forks it; null: it forks where its budget ends. Nothing forks the last level."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "sample.forks")
-        _at_least("sample.forks", {"fan_out": (self.fan_out, 1), "max_tokens": (self.max_tokens, 1)})
-        _require(self.until != "", "sample.forks.until is empty: name the closing tag, or null to fork at the budget")
+        check_fields(self, "sample.forks")
+        at_least("sample.forks", {"fan_out": (self.fan_out, 1), "max_tokens": (self.max_tokens, 1)})
+        require(self.until != "", "sample.forks.until is empty: name the closing tag, or null to fork at the budget")
 
 
 @dataclass(frozen=True)
@@ -203,8 +205,8 @@ class SampleConfig:
     vllm: VLLMConfig = field(default_factory=VLLMConfig)
 
     def __post_init__(self) -> None:
-        _check_types(self, "sample")
-        _at_least(
+        check_fields(self, "sample")
+        at_least(
             "sample",
             {
                 "thoughts": (self.thoughts, 1),
@@ -216,20 +218,20 @@ class SampleConfig:
                 "max_rows": (self.max_rows, 1),
             },
         )
-        _require(self.temperature > 0, f"sample.temperature is {self.temperature}; it must be positive")
-        _require(0 < self.top_p <= 1, f"sample.top_p is {self.top_p}; it must be in (0, 1]")
-        _require(self.fork_at != "" or self.answers == 1, "sample.fork_at is empty; answers > 1 need a closing tag")
+        require(self.temperature > 0, f"sample.temperature is {self.temperature}; it must be positive")
+        require(0 < self.top_p <= 1, f"sample.top_p is {self.top_p}; it must be in (0, 1]")
+        require(self.fork_at != "" or self.answers == 1, "sample.fork_at is empty; answers > 1 need a closing tag")
         self._check_forks()
         self._check_unclosed()
         if self.engine != "hf":
             self._check_vllm()
 
     def _check_vllm(self) -> None:
-        _require(
+        require(
             self.temperature >= 0.01,
             f"sample.temperature is {self.temperature}; sample.engine {self.engine} samples at 0.01 or above",
         )
-        _require(
+        require(
             self.engine == "vllm" or self.dtype == "model",
             f"sample.dtype is {self.dtype} and sample.engine {self.engine}: the server chooses (vllm serve --dtype)",
         )
@@ -243,25 +245,25 @@ class SampleConfig:
         if not self.forks:
             return
         for name in ("thoughts", "answers", "fork_at", "thought_tokens", "answer_tokens"):
-            _require(
+            require(
                 getattr(self, name) == getattr(type(self), name),
                 f"sample.forks and sample.{name} are both set, and forks replaces it: drop one of the two",
             )
         last = self.forks[-1].until
-        _require(last is None, f"the last of sample.forks ends at {last!r} but nothing follows it: drop its `until`")
+        require(last is None, f"the last of sample.forks ends at {last!r} but nothing follows it: drop its `until`")
 
     def _check_unclosed(self) -> None:
         tags = [level.until for level in self.levels if level.until is not None]
-        _require(
+        require(
             self.unclosed_thought == "leaf" or bool(tags),
             f"sample.unclosed_thought is {self.unclosed_thought}, and no segment ends at a closing text: "
             "use answers > 1, or a level of sample.forks with `until`",
         )
         if self.closing_text is None:
             return
-        _require(self.unclosed_thought == "close", "sample.closing_text is set: set sample.unclosed_thought to close")
+        require(self.unclosed_thought == "close", "sample.closing_text is set: set sample.unclosed_thought to close")
         for tag in tags:
-            _require(
+            require(
                 self.closing_text.endswith(tag),
                 f"sample.closing_text is {self.closing_text!r}; it must end with the closing tag {tag!r}",
             )
@@ -327,15 +329,15 @@ class CreditConfig:
     """Rollouts that their budget cut off train nothing: they leave their group like those without a reward."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "credit")
-        _at_least("credit", {"eps": (self.eps, 0), "beta": (self.beta, 0)})
-        _require(
+        check_fields(self, "credit")
+        at_least("credit", {"eps": (self.eps, 0), "beta": (self.beta, 0)})
+        require(
             self.dual_clip is None or self.dual_clip > 1,
             f"credit.dual_clip is {self.dual_clip}; it must be above 1 or off",
         )
-        _require(self.tis_cap is None or self.tis_cap > 0, f"credit.tis_cap is {self.tis_cap}; it must be positive")
-        _require(0 <= self.overlong_share <= 1, f"credit.overlong_share is {self.overlong_share}; it must be in [0, 1]")
-        _require(
+        require(self.tis_cap is None or self.tis_cap > 0, f"credit.tis_cap is {self.tis_cap}; it must be positive")
+        require(0 <= self.overlong_share <= 1, f"credit.overlong_share is {self.overlong_share}; it must be in [0, 1]")
+        require(
             not (self.clip is False and (self.clip_low is not None or self.clip_high is not None)),
             "credit.clip is false and a clip bound is set: drop one of the two",
         )
@@ -361,8 +363,8 @@ class OptimConfig:
     this size. Does not change the gradient."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "optim")
-        _at_least(
+        check_fields(self, "optim")
+        at_least(
             "optim",
             {
                 "steps": (self.steps, 1),
@@ -373,15 +375,13 @@ class OptimConfig:
                 "pack_tokens": (self.pack_tokens, 1),
             },
         )
-        _require(self.lr > 0, f"optim.lr is {self.lr}; it must be positive")
-        _require(
-            all(0 <= beta < 1 for beta in self.betas), f"optim.betas is {list(self.betas)}; both must be in [0, 1)"
-        )
-        _require(
+        require(self.lr > 0, f"optim.lr is {self.lr}; it must be positive")
+        require(all(0 <= beta < 1 for beta in self.betas), f"optim.betas is {list(self.betas)}; both must be in [0, 1)")
+        require(
             self.warmup_steps < self.steps,
             f"optim.warmup_steps is {self.warmup_steps} and optim.steps {self.steps}: warm-up must end within the run",
         )
-        _require(
+        require(
             self.max_grad_norm is None or self.max_grad_norm > 0,
             f"optim.max_grad_norm is {self.max_grad_norm}; it must be positive or null",
         )
@@ -402,8 +402,8 @@ class EvaluationConfig:
     """How many of them to use in between; the best checkpoint is chosen on these."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "evaluation")
-        _at_least(
+        check_fields(self, "evaluation")
+        at_least(
             "evaluation",
             {
                 "every": (self.every, 0),
@@ -441,8 +441,8 @@ class RunConfig:
     """At the first update, time a micro-batch of its rollouts as rows twice, for the metric `ceiling_share`."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "run")
-        _at_least(
+        check_fields(self, "run")
+        at_least(
             "run",
             {
                 "seed": (self.seed, 0),
@@ -451,7 +451,7 @@ class RunConfig:
                 "keep_checkpoints": (self.keep_checkpoints, 1),
             },
         )
-        _require(self.seed < 2**32, f"run.seed is {self.seed}; it must be below 2**32")
+        require(self.seed < 2**32, f"run.seed is {self.seed}; it must be below 2**32")
 
 
 @dataclass(frozen=True)
@@ -484,16 +484,16 @@ class AlarmsConfig:
     """Alarms that stop the run, which keeps its policy."""
 
     def __post_init__(self) -> None:
-        _check_types(self, "alarms")
-        _at_least("alarms", {"clipped": (self.clipped, 1), "window": (self.window, 1)})
+        check_fields(self, "alarms")
+        at_least("alarms", {"clipped": (self.clipped, 1), "window": (self.window, 1)})
         for name in ("zero_spread", "faults", "unscored", "entropy"):
             share = getattr(self, name)
-            _require(share is None or 0 <= share <= 1, f"alarms.{name} is {share}; it must be in [0, 1], or null: off")
+            require(share is None or 0 <= share <= 1, f"alarms.{name} is {share}; it must be in [0, 1], or null: off")
         for name in ("kl", "spikes", "gap"):
             bound = getattr(self, name)
-            _require(bound is None or bound > 0, f"alarms.{name} is {bound}; it must be positive, or null: off")
+            require(bound is None or bound > 0, f"alarms.{name} is {bound}; it must be positive, or null: off")
         for name in self.stop:
-            _require(getattr(self, name) is not None, f"alarms.stop names {name}, and alarms.{name} is off: set it")
+            require(getattr(self, name) is not None, f"alarms.stop names {name}, and alarms.{name} is off: set it")
 
 
 @dataclass(frozen=True)
@@ -511,24 +511,25 @@ class TrainConfig:
     alarms: AlarmsConfig = field(default_factory=AlarmsConfig)
 
     def __post_init__(self) -> None:
-        _check_types(self, "")
+        check_fields(self, "")
         sample = self.sample
-        _require(
+        require(
             sample.engine == "hf" or sample.whole_distribution or sample.temperature == 1,
             f"sample.engine {sample.engine} reports logprobs of the whole distribution with top_p < 1 or top_k > 0 "
             "only at temperature 1: set sample.temperature 1, drop top_p and top_k, or use sample.engine hf",
         )
-        _require(
+        require(
             self.sample.group_size > 1,
             "sample.thoughts x sample.answers (or the product of sample.forks) is 1: a group of one rollout has no "
             "baseline; raise one of them",
         )
-        _require(
+        require(
             self.evaluation.every == 0 or self.evaluation.prompts != 0,
             "evaluation.every is set and evaluation.prompts is 0: set evaluation.prompts or drop evaluation.every",
         )
-        _require(
-            (self.evaluation.prompts or 0) <= (self.task.held_out_size or 256),
-            f"evaluation.prompts is {self.evaluation.prompts} and task.held_out_size {self.task.held_out_size or 256}: "
+        held_out = self.task.held_out_size or HELD_OUT
+        require(
+            (self.evaluation.prompts or 0) <= held_out,
+            f"evaluation.prompts is {self.evaluation.prompts} and task.held_out_size {held_out}: "
             "raise task.held_out_size, or lower evaluation.prompts",
         )

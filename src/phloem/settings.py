@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import SequenceMatcher
-from functools import cache
+from functools import cache, reduce
 from os import PathLike
 from pathlib import Path
 from textwrap import dedent
@@ -24,7 +24,7 @@ import yaml
 from phloem.config import TrainConfig
 from phloem.kinds import ConfigError, coerce, is_optional, takes_text, type_hints
 
-__all__ = ["Setting", "load_config", "nearest", "resolve", "sections", "settings", "to_yaml"]
+__all__ = ["Setting", "flat", "load_config", "nearest", "resolve", "sections", "settings", "to_yaml"]
 
 
 Config = TypeVar("Config")
@@ -49,8 +49,8 @@ def sections(root: type = TrainConfig) -> dict[str, type]:
 def _walk_sections(owner: type, prefix: str) -> Iterator[tuple[str, type]]:
     yield prefix, owner
     for name, kind in type_hints(owner).items():
-        if is_dataclass(kind):
-            yield from _walk_sections(kind, f"{prefix}.{name}" if prefix else name)  # type: ignore[arg-type]
+        if isinstance(kind, type) and is_dataclass(kind):
+            yield from _walk_sections(kind, f"{prefix}.{name}" if prefix else name)
 
 
 @cache
@@ -65,6 +65,11 @@ def settings(root: type = TrainConfig) -> dict[str, Setting]:
                 name = f"{prefix}.{part.name}" if prefix else part.name
                 found[name] = Setting(name, hints[part.name], default, docs.get(part.name, ""))
     return found
+
+
+def flat(config: Any) -> dict[str, Any]:
+    """The value of every setting of a configuration by dotted name."""
+    return {name: reduce(getattr, name.split("."), config) for name in settings(type(config))}
 
 
 def _field_docs(owner: type) -> dict[str, str]:

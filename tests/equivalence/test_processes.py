@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from groups import Shape, random_group
-from process_work import Plain, Step, all_steps, long_and_short, lopsided, recorded_run, sharded_run, step_taken
+from process_work import (
+    Plain,
+    Step,
+    all_steps,
+    gradients_added_up,
+    long_and_short,
+    lopsided,
+    recorded_run,
+    sharded_run,
+    step_taken,
+)
 from several import several
 from tiny_models import tiny_model
 from tiny_tokenizers import QWEN, byte_level
@@ -79,6 +89,11 @@ def test_a16_every_preset_takes_the_same_step_on_any_number_of_processes_and_pac
             for other in processes[1:]:
                 assert other[key].digest == processes[0][key].digest
                 assert other[key].metrics == processes[0][key].metrics
+
+
+def test_a_gradient_that_one_process_lacks_counts_as_zero_there():
+    """In a cold start too, whose batch may have fewer rows than there are processes."""
+    assert several(2, gradients_added_up) == 2 * [[[2.0, 2.0], [2.0, 2.0], None]]
 
 
 def test_a16_ranks_with_10_and_1000_tokens_equal_one_process():

@@ -59,9 +59,12 @@ def test_frozen_parameters_need_no_gradient_of_their_own() -> None:
 SIZE = ModelSize(body=10**6, head=10**5, features=64, windows=(None,) * 4)
 
 
-@pytest.mark.parametrize(("shape", "ratio"), [((50, 250, 50, 4, 4), 5600 / 1850), ((1024, 0, 128, 8, 1), 4.5)])
-def test_a_plan_from_lengths(shape: tuple[int, ...], ratio: float) -> None:
-    tree = tree_of_shape(*shape) if shape[1] else tree_of_shape(shape[0], shape[2], 0, shape[3], 1)
+@pytest.mark.parametrize(
+    ("prompt", "levels", "ratio"),
+    [(50, ((4, 250), (4, 50)), 5600 / 1850), (1024, ((8, 128),), 4.5)],
+)
+def test_a_plan_from_lengths(prompt: int, levels: tuple[tuple[int, int], ...], ratio: float) -> None:
+    tree = tree_of_shape(prompt, levels)
     plan = plan_update(SIZE, [tree, tree, tree], "paths", 4096)
     assert plan.token_ratio == pytest.approx(ratio)
     assert plan.ceiling == flop_ceiling(SIZE, [tree])
@@ -69,8 +72,13 @@ def test_a_plan_from_lengths(shape: tuple[int, ...], ratio: float) -> None:
     assert f"token ratio {ratio:.2f}, at most {plan.ceiling:.2f} times as fast as rows; packs of up" in str(plan)
 
 
+def test_a_tree_of_a_shape_has_its_levels() -> None:
+    tree = tree_of_shape(10, ((2, 5), (3, 4), (2, 3)))
+    assert (len(tree), tree.Z, tree.group.group_size) == (10 + 2 * 5 + 6 * 4 + 12 * 3, 12 * (5 + 4 + 3), 12)
+
+
 def test_a_plan_names_trees_over_the_budget_and_what_they_repeat() -> None:
-    small, large = tree_of_shape(50, 50, 10, 2, 2), tree_of_shape(50, 1000, 50, 4, 4)
+    small, large = tree_of_shape(50, ((2, 50), (2, 10))), tree_of_shape(50, ((4, 1000), (4, 50)))
     plan = plan_update(SIZE, [small, large], "paths", 1200)
     assert (plan.packs, plan.deep) == (1, 1)
     prompt = 6 * SIZE.body * 50 + 12 * SIZE.features * 4 * 50 * 51 / 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,10 +46,23 @@ def test_it_prints_processes_packs_memory_and_disk_and_leaves_nothing(bare, tmp_
     assert not (tmp_path / "run").exists()
 
 
-def test_what_would_stop_the_run_stops_it(bare, tmp_path, capsys):
+def test_a_group_of_declared_levels_is_planned_by_them(bare, capsys):
+    forks = "[{fan_out: 2, max_tokens: 30, until: </plan>}, {fan_out: 3, max_tokens: 20}]"
+    words = ["--model.path", str(bare), "--evaluation.prompts", "0", "--sample.forks", forks]
+    assert main(["train", "--dry_run", *words, "--optim.prompts_per_step", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "1 prompts x 2 x 3 rollouts" in said
+    tree, rows = re.search(r"full lengths ([\d,]+) tree tokens on paths for ([\d,]+) of rows", said).groups()
+    assert int(rows.replace(",", "")) == 6 * (int(tree.replace(",", "")) - (2 * 30 + 6 * 20) + 30 + 20)
+
+
+def test_what_would_stop_the_run_stops_it(bare, tmp_path, capsys, monkeypatch):
     assert main(["train", "--dry_run", "--model.path", str(tmp_path / "nowhere")]) == 1
     assert main(["train", "--dry_run", "--model.path", str(bare), "--optim.prompts_per_step", "100000"]) == 2
     assert main(["doctor", "--dry_run", "--model.path", str(bare)]) == 2
+    monkeypatch.setattr("phloem.train.trackers.find_spec", lambda name: None)
+    assert main(["train", "--dry_run", "--model.path", str(bare), "--run.trackers", "[wandb]"]) == 2
+    assert "which is not installed" in capsys.readouterr().err
 
 
 def memory(path: Path, ranks: Ranks, **sections) -> dict[str, float]:

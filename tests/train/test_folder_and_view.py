@@ -7,9 +7,9 @@ from rich.console import Console
 
 from phloem.analysis.plots import draw_curves, read_metrics
 from phloem.config import ConfigError, RunConfig, TrainConfig
+from phloem.files import replaced_folder
 from phloem.kinds import PhloemError
 from phloem.train import RunResult
-from phloem.train.files import replaced_folder
 from phloem.train.folder import RunFolder
 from phloem.train.report import report
 from phloem.train.view import View

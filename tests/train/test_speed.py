@@ -11,7 +11,7 @@ import torch
 from groups import Shape, random_group
 from tiny_models import tiny_model
 
-from phloem import ModelConfig, OptimConfig, RunConfig, SampleConfig, TrainConfig, presets
+from phloem import ForkConfig, ModelConfig, OptimConfig, RunConfig, SampleConfig, TrainConfig, presets
 from phloem.forward import prepare
 from phloem.forward.plan import ModelSize, flop_ceiling, tree_flops
 from phloem.forward.rate import matmul_rate, rows_rate
@@ -97,6 +97,9 @@ def test_the_expected_plan_takes_budgets_and_the_usual_prompt() -> None:
     assert (plan.tree_tokens, plan.row_tokens, plan.packs) == (4 * 1850, 4 * 5600, 4)
     rollouts = expected_plan(Policy(sample=SampleConfig(thoughts=8, answers=1)), task)  # type: ignore[arg-type]
     assert rollouts.row_tokens == 4 * 8 * (50 + 96)
+    forks = (ForkConfig(2, 30, "</plan>"), ForkConfig(3, 20))
+    deeper = expected_plan(Policy(sample=SampleConfig(forks=forks)), task)  # type: ignore[arg-type]
+    assert (deeper.tree_tokens, deeper.row_tokens) == (4 * (50 + 60 + 120), 4 * 6 * 100)
 
 
 def test_the_peak_is_that_of_the_dtype_products_run_in() -> None:

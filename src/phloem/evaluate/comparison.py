@@ -13,8 +13,8 @@ import numpy as np
 from phloem.evaluate import predictions as store
 from phloem.evaluate.held_out import Gain, HeldOut, paired_gain
 from phloem.evaluate.identity import changes
-from phloem.evaluate.report import finite
 from phloem.evaluate.statistics import Figures
+from phloem.files import to_json
 from phloem.kinds import ConfigError
 
 __all__ = ["Comparison", "Difference", "compare"]
@@ -62,7 +62,7 @@ class Comparison:
         return "\n".join([*lines, *(f"\nNote: {note}" for note in self.notes)])
 
     def to_json(self) -> str:
-        return json.dumps(finite(asdict(self)), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return to_json(asdict(self), indent=1, ensure_ascii=False)
 
 
 def compare(before: str | Path, after: str | Path) -> Comparison:

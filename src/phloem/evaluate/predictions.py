@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from phloem.files import to_json, writing
 from phloem.kinds import PhloemError
 from phloem.rewards.verdict import Status, Verdict
 from phloem.tree import Finish
@@ -68,15 +69,10 @@ class Prediction:
 
 def append(path: Path, predictions: Iterable[Prediction]) -> None:
     """Appends lines and flushes them. Raises PhloemError: they cannot be written (a full disk)."""
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            for prediction in predictions:
-                file.write(json.dumps(asdict(prediction), ensure_ascii=False, allow_nan=False) + "\n")
-                file.flush()
-    except OSError as error:
-        raise PhloemError(
-            f"{path} cannot be written ({error}): make room on its disk, or set another folder"
-        ) from error
+    with writing(path, "folder"), path.open("a", encoding="utf-8") as file:
+        for prediction in predictions:
+            file.write(to_json(asdict(prediction), ensure_ascii=False))
+            file.flush()
 
 
 def read(path: Path) -> list[Prediction]:

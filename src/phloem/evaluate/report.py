@@ -6,8 +6,6 @@ papers that do not: prompt, temperature, top-p, cap, clipped share, grader. It h
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -19,6 +17,7 @@ from phloem.evaluate.identity import digest_of
 from phloem.evaluate.predictions import Prediction
 from phloem.evaluate.statistics import Figures
 from phloem.evaluate_config import EvaluateConfig
+from phloem.files import plain, to_json
 
 __all__ = ["report_of", "write_reports"]
 
@@ -108,21 +107,12 @@ def _problem(prediction: Prediction) -> dict[str, Any]:
 
 def write_reports(report: Mapping[str, Any]) -> dict[str, str]:
     """The report's files by name: report.json, report.md, report.html."""
-    plain = finite(report)
+    values = plain(report)
     return {
-        "report.json": json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
-        "report.md": _rendered("report.md.j2", plain, html=False),
-        "report.html": _rendered("report.html.j2", plain, html=True),
+        "report.json": to_json(report, indent=1, ensure_ascii=False),
+        "report.md": _rendered("report.md.j2", values, html=False),
+        "report.html": _rendered("report.html.j2", values, html=True),
     }
-
-
-def finite(value: Any) -> Any:
-    """The same with null for what is not finite: JSON has no NaN."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _rendered(template: str, report: Mapping[str, Any], *, html: bool) -> str:

@@ -25,7 +25,8 @@ from phloem.evaluate.report import report_of, write_reports
 from phloem.evaluate.statistics import Figures
 from phloem.evaluate.vote import same_maths
 from phloem.evaluate_config import EvaluateConfig
-from phloem.kinds import ConfigError, PhloemError
+from phloem.files import replace_text, writing
+from phloem.kinds import ConfigError
 from phloem.rewards import get as get_reward
 from phloem.rewards import score_all
 from phloem.settings import to_yaml
@@ -156,15 +157,8 @@ def _require_same(folder: Path, now: Callable[[dict[str, Any]], dict[str, Any]])
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes aside and renames, so that a kill leaves the old file or the new one."""
-    aside = path.with_name(path.name + ".new")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
-    except OSError as error:
-        raise PhloemError(
-            f"{path} cannot be written ({error}): make room on its disk, or set another folder"
-        ) from error
+    with writing(path, "folder"):
+        replace_text(path, text)
 
 
 def _predict(part: Problems, subject: Subject, path: Path, fingerprint: str, say: Say) -> None:

@@ -20,9 +20,9 @@ from phloem.evaluate.predictions import Prediction, Sample
 from phloem.evaluate.vote import majority
 from phloem.rewards.verdict import Status
 
-__all__ = ["Estimate", "Figures", "estimate"]
+__all__ = ["Estimate", "Figures", "Z", "estimate", "wilson_bounds"]
 
-_Z = 1.959964
+Z = 1.959964
 """Of a two-sided 95 % interval."""
 
 
@@ -51,9 +51,14 @@ def estimate(values: Sequence[float]) -> Estimate:
     mean = float(known.mean())
     error = float(known.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
     trials = mean * (1 - mean) / error**2 if n > 1 and error > 1e-9 and 0 < mean < 1 else n
-    middle = (mean + _Z**2 / (2 * trials)) / (1 + _Z**2 / trials)
-    half = _Z * math.sqrt(mean * (1 - mean) / trials + (_Z / (2 * trials)) ** 2) / (1 + _Z**2 / trials)
-    return Estimate(mean, error, min(max(0.0, middle - half), mean), max(min(1.0, middle + half), mean), n)
+    return Estimate(mean, error, *wilson_bounds(mean, trials), n)
+
+
+def wilson_bounds(share: float, trials: float) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of some trials, which stays inside [0, 1] and holds the share."""
+    middle = (share + Z**2 / (2 * trials)) / (1 + Z**2 / trials)
+    half = Z * math.sqrt(share * (1 - share) / trials + (Z / (2 * trials)) ** 2) / (1 + Z**2 / trials)
+    return min(max(0.0, middle - half), share), max(min(1.0, middle + half), share)
 
 
 @dataclass(frozen=True, eq=False)

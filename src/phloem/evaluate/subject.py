@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,9 +41,7 @@ class Subject:
         wanted = ModelConfig(path=config.model.path, dtype=config.model.dtype)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model, tokenizer = load_model(wanted, device=device, trainable=False)
-        with warnings.catch_warnings():  # of samples narrower than the policy in training; nothing is trained here
-            warnings.filterwarnings("ignore", "top_p .* sample from a narrower", UserWarning)
-            sampler = make_sampler(model, tokenizer, config.sample.as_sample_config(), seed=config.seed)
+        sampler = make_sampler(model, tokenizer, config.sample.as_sample_config(), seed=config.seed)
         return cls(model, tokenizer, sampler, config)
 
     @cached_property

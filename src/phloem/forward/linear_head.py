@@ -54,7 +54,7 @@ def linear_logprobs(
     settings: Settings,
 ) -> tuple[Float[torch.Tensor, " E"], Float[torch.Tensor, " P"]]:
     """log softmax(scale * (hidden weight^T + bias)) of the targets and the entropy of every position, in nats."""
-    return _LinearLogprobs.apply(hidden_P, weight, bias, targets, settings)  # type: ignore[no-any-return]
+    return _LinearLogprobs.apply(hidden_P, weight, bias, targets, settings)
 
 
 class _LinearLogprobs(torch.autograd.Function):

@@ -181,17 +181,22 @@ def _repeated_flops(size: ModelSize, tree: PrefixTree, budget: int) -> float:
     return sum(flops_at(size, depth, 0) for depth in inner) / 3
 
 
-def tree_of_shape(prompt: int, thought: int, answer: int, thoughts: int, answers: int) -> PrefixTree:
-    """A tree of `thoughts` x `answers` rollouts of these lengths, in tokens, that share nothing by accident."""
-    first = 0
+def tree_of_shape(prompt: int, levels: Sequence[tuple[int, int]]) -> PrefixTree:
+    """A full tree whose rollouts share nothing by accident.
 
-    def segment(length: int, parent: int | None) -> Segment:
-        nonlocal first
-        first += length
-        return Segment(np.arange(first - length, first), parent)
-
-    segments = [segment(thought, None) for _ in range(thoughts)]
-    segments += [segment(answer, k) for k in range(thoughts) for _ in range(answers)] if answer else []
+    Args:
+        prompt: its tokens.
+        levels: (fan-out, tokens of a segment) from the prompt down: ((4, 250), (4, 50)) for 4 thoughts x 4 answers.
+    """
+    segments: list[Segment] = []
+    first, parents = 0, list[int | None]([None])
+    for fan_out, length in levels:
+        begun = len(segments)
+        for parent in parents:
+            for _ in range(fan_out):
+                segments.append(Segment(np.arange(first, first + length), parent))
+                first += length
+        parents = [*range(begun, len(segments))]
     return PrefixTree.from_group(Group(np.zeros(prompt, dtype=np.int64), tuple(segments)))
 
 

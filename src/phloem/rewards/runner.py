@@ -141,9 +141,10 @@ class Runner:
                             outcomes[index] = outcome
         finally:
             self._release(slots)
-        if any(outcome is None for outcome in outcomes):
+        done = [outcome for outcome in outcomes if outcome is not None]
+        if len(done) < len(outcomes):
             raise RunnerError("a sample was left without an outcome")
-        return outcomes  # type: ignore[return-value]
+        return done
 
     def _responsive(self, slots: list[_Slot], selector: selectors.BaseSelector) -> list[_Slot]:
         """Slots with something to say, and those past their last deadline."""
@@ -281,8 +282,9 @@ class _Slot:
 
     def abandon(self) -> None:
         for stream in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
 
 
 _live: weakref.WeakSet[Runner] = weakref.WeakSet()

@@ -185,22 +185,12 @@ class StageTable:
         Returns:
             How many of the tokens belong to the segment, and how it ends; RUNNING if it would go on after all n.
         """
-        length, end = len(tokens), End.RUNNING
-        table, forced = self.tags[stage], len(self.closing[stage])
-        budget = self.plan.stages[stage].max_tokens - forced
-        if length >= budget:
-            length = budget
-            forks = table is None and stage + 1 < len(self.plan.stages)
-            end = End.FORCED if forced else End.FORK if forks else End.LENGTH
-        if table is not None:
-            matched, complete = 0, len(table) - 1
-            for n, token in enumerate(tokens[:length].tolist(), start=1):
-                if (matched := int(table[matched, token])) == complete:
-                    length, end = n, End.FORK
-                    break
-        if len(stops := np.flatnonzero(self.is_eos_V[tokens[:length]])):
-            length, end = int(stops[0]) + 1, End.STOP
-        return length, end
+        matched = np.zeros(1, dtype=np.int64)
+        for length in range(1, len(tokens) + 1):
+            matched, ends = self.advance(np.array([stage]), matched, np.array([length]), tokens[length - 1 : length])
+            if ends[0] != End.RUNNING:
+                return length, End(int(ends[0]))
+        return len(tokens), End.RUNNING
 
 
 class Tables:

@@ -20,7 +20,7 @@ from phloem.sample.packed import pack_linears, plain_linears
 from phloem.sample.sampler import SampleError
 from phloem.sample.slots import ATTENTION
 
-__all__ = ["StaleWeights", "Twin", "cache_argument", "fingerprint"]
+__all__ = ["StaleWeights", "Twin", "cache_argument", "fingerprint", "require_unchanged"]
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _PROBES = 64
@@ -126,11 +126,10 @@ class Twin:
         Raises:
             StaleWeights: the policy changed since the last `sync`.
         """
-        stale = self.copies and not torch.equal(self._seen, fingerprint(source for source, _ in self._pairs))
-        if stale or not self._linked():
-            raise StaleWeights(
-                "the policy's weights changed since the last sync(): call sampler.sync() after an update"
-            )
+        if self.copies:
+            require_unchanged(self._seen, (source for source, _ in self._pairs))
+        if not self._linked():
+            raise StaleWeights(CHANGED)
 
     def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
         """Logits of one row alone, (L, V), by the policy's own attention, plain products and without a cache."""
@@ -140,6 +139,15 @@ class Twin:
                 return self.model(input_ids=ids[None], use_cache=False).logits[0]
         finally:
             self.model.config._attn_implementation = ATTENTION
+
+
+CHANGED = "the policy's weights changed since the last sync(): call sampler.sync() after an update"
+
+
+def require_unchanged(seen: torch.Tensor, parameters: Iterable[torch.Tensor]) -> None:
+    """Raises StaleWeights: the parameters' fingerprint is not the one seen at the last sync."""
+    if not torch.equal(seen, fingerprint(parameters)):
+        raise StaleWeights(CHANGED)
 
 
 def fingerprint(parameters: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -20,7 +20,7 @@ from phloem.sample.grow import Tables
 from phloem.sample.proof import GAP, Proof
 from phloem.sample.requests import grow
 from phloem.sample.sampler import ForkPlan, SampleError, check_request
-from phloem.sample.twin import StaleWeights, Twin, fingerprint
+from phloem.sample.twin import Twin, fingerprint, require_unchanged
 from phloem.sample.vllm_engine import LocalEngine
 from phloem.sample.vllm_server import ServerEngine
 from phloem.tree import Group
@@ -93,10 +93,7 @@ class VLLMSampler:
         """
         prompts = [np.asarray(p, dtype=np.int64) for p in prompts]
         check_request(prompts, plan, keys, self.vocabulary, self.engine.context)
-        if not torch.equal(self._pushed, fingerprint(self._policy.parameters())):
-            raise StaleWeights(
-                "the policy's weights changed since the last sync(): call sampler.sync() after an update"
-            )
+        require_unchanged(self._pushed, self._policy.parameters())
         return grow(self.engine, self._tables(plan), prompts, self.seed, keys)
 
     def _push(self) -> None:

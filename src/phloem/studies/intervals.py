@@ -8,9 +8,10 @@ from math import sqrt
 
 import numpy as np
 
+from phloem.evaluate.statistics import Z, wilson_bounds
+
 __all__ = ["Estimate", "difference", "mean_of_seeds", "student", "wilson"]
 
-_Z = 1.959964
 _STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -45,7 +46,7 @@ def student(df: float) -> float:
         return float("nan")
     if df <= 20:
         return _STUDENT[int(df) - 1]
-    return _Z + (_Z**3 + _Z) / (4 * df)
+    return Z + (Z**3 + Z) / (4 * df)
 
 
 def mean_of_seeds(values: Sequence[float] | np.ndarray) -> Estimate:
@@ -79,10 +80,7 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
 
 
 def wilson(successes: int, n: int) -> Estimate:
-    """A share of n seeds with Wilson's interval, which stays inside [0, 1] and is honest at both ends."""
+    """A share of n seeds with Wilson's interval."""
     if n == 0:
         return Estimate(float("nan"), float("nan"), float("nan"), 0)
-    share, z2 = successes / n, _Z**2
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z / (1 + z2 / n) * sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return Estimate(share, max(0.0, centre - half), min(1.0, centre + half), n)
+    return Estimate(successes / n, *wilson_bounds(successes / n, n), n)

@@ -13,7 +13,7 @@ from typing import Any
 
 from phloem.studies.names import get
 from phloem.studies.page import page, results_in, summary_page
-from phloem.studies.study import Bench, Study, Verdict, plain, write_json
+from phloem.studies.study import Bench, Study, Verdict, rounded, write_json
 
 __all__ = ["run_studies"]
 
@@ -53,7 +53,7 @@ def run_studies(
 
 def run_study(study: Study, folder: Path, bench: Bench) -> dict[str, Any]:
     """Runs one study and writes its files; returns its results as they stand in the JSON."""
-    measured = plain(study.measure(bench))
+    measured = rounded(study.measure(bench))
     findings = study.judge(measured)
     if bench.quick:
         findings = [replace(f, verdict=Verdict.NOT_TESTED) for f in findings]
@@ -69,7 +69,7 @@ def run_study(study: Study, folder: Path, bench: Bench) -> dict[str, Any]:
         "measured": measured,
     }
     write_json(folder / f"{study.name}.json", results)
-    (folder / f"{study.name}.md").write_text(page(study, plain(results)), encoding="utf-8")
+    (folder / f"{study.name}.md").write_text(page(study, rounded(results)), encoding="utf-8")
     (folder / "index.md").write_text(summary_page(results_in(folder)), encoding="utf-8")
     for f in findings:
         bench.say(f"  {f.verdict}: {f.claim}: {f.ours} (published {f.published})")

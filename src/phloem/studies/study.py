@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,12 +11,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
+from phloem.files import plain, replace_text, to_json, writing
 from phloem.kinds import PhloemError
 from phloem.studies.intervals import Estimate
 
-__all__ = ["Bench", "Figure", "Finding", "OutOfTime", "Study", "Verdict", "not_run", "plain", "sided", "write_json"]
+__all__ = ["Bench", "Figure", "Finding", "OutOfTime", "Study", "Verdict", "not_run", "rounded", "sided", "write_json"]
 
 
 class Verdict(StrEnum):
@@ -122,7 +120,7 @@ class Bench:
         Raises:
             OutOfTime: it would have to be computed now, and the minutes are over.
         """
-        asked = json.dumps(plain(settings), sort_keys=True)
+        asked = json.dumps(rounded(settings), sort_keys=True)
         digest = hashlib.blake2b(asked.encode(), digest_size=6).hexdigest()
         path = self.work / "pieces" / f"{name}-{digest}.json"
         if path.exists():
@@ -130,9 +128,9 @@ class Bench:
         if self.time_is_over:
             raise OutOfTime(f"{self.minutes:g} minutes are over before {name}; the same command goes on from there")
         started = perf_counter()
-        result = plain(compute())
+        result = rounded(compute())
         seconds = perf_counter() - started
-        write_json(path, {"settings": plain(settings), "seconds": seconds, "result": result})
+        write_json(path, {"settings": settings, "seconds": seconds, "result": result})
         self.say(f"{name}: {seconds:.1f} s")
         return result
 
@@ -155,24 +153,13 @@ def sided(gap: Estimate, sign: int) -> Verdict:
     return Verdict.CONFIRMED if low > 0 else Verdict.NOT_CONFIRMED if high < 0 else Verdict.UNDECIDED
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".new")
-    aside.write_text(json.dumps(plain(content), allow_nan=False, indent=1) + "\n", encoding="utf-8")
-    aside.replace(path)
+    with writing(path, "--folder or --work"):
+        replace_text(path, to_json(rounded(content), indent=1))
 
 
-def plain(value: Any) -> Any:
-    """Built-in types that JSON has: floats to six digits, null for what is not finite."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value
+def rounded(value: Any) -> Any:
+    """Built-in types that JSON has, floats to six digits."""
+    return plain(value, digits=6)

@@ -72,10 +72,12 @@ def _check_split(setup: Setup, options: DataOptions) -> None:
         return
     if not 0 < fraction < 1:
         raise ConfigError(f"task.args.held_out_fraction is {fraction}; it must be between 0 and 1")
-    others = {"held_out_path": options.held_out_path, "held_out_split": options.held_out_split}
-    for name in [f"task.args.{name}" for name, value in others.items() if value] + [
-        "task.held_out_size"
-    ] * setup.held_out_given:
+    others = {
+        "task.args.held_out_path": options.held_out_path,
+        "task.args.held_out_split": options.held_out_split,
+        "task.held_out_size": setup.held_out_given,
+    }
+    for name in (name for name, given in others.items() if given):
         raise ConfigError(f"task.args.held_out_fraction and {name} both say what is held out: drop one of the two")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
+from phloem.config import HELD_OUT
 from phloem.kinds import PhloemError
 from phloem.rewards.compose import BatchReward, Reward, score_all
 from phloem.rewards.verdict import RewardError, Status, Verdict
@@ -69,7 +70,7 @@ class Setup:
 
     seed: int = 0
     train_size: int | None = None
-    held_out_size: int = 256
+    held_out_size: int = HELD_OUT
     held_out_given: bool = True
     instruction: str = INSTRUCTION
     instruction_role: Literal["system", "user"] = "system"

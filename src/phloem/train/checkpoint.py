@@ -31,8 +31,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from phloem.evaluate.held_out import HeldOut
+from phloem.files import replaced_folder, size_shown, to_json, writing
 from phloem.kinds import PhloemError
-from phloem.train.files import replaced_folder, to_json, writing
 
 __all__ = ["Checkpoints", "Progress", "Saved", "random_state", "set_random_state"]
 
@@ -167,8 +167,8 @@ class Checkpoints:
         free = shutil.disk_usage(place).free
         if free < size + MARGIN:
             raise PhloemError(
-                f"{self.path} needs {_shown(size + MARGIN)} for {what}, and its disk has {_shown(free)} free: make "
-                "room, name another run.folder, lower run.keep_checkpoints, or set run.checkpoint_every 0 for none"
+                f"{self.path} needs {size_shown(size + MARGIN)} for {what}, and its disk has {size_shown(free)} free: "
+                "make room, name another run.folder, lower run.keep_checkpoints, or set run.checkpoint_every 0 for none"
             )
 
     def _places(self) -> list[Path]:
@@ -205,10 +205,6 @@ def _blocks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while block := file.read(2**22):
             yield block
-
-
-def _shown(size: int) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def random_state() -> dict[str, Any]:

@@ -60,10 +60,7 @@ def cold_start(
             part = mean * (_tokens(own) / _tokens(batch))
             machine.backward(part)
             loss = float(part.detach())
-        else:
-            for p in parameters:
-                p.grad = torch.zeros_like(p)
-        ranks.add_up(p.grad for p in parameters if p.grad is not None)
+        ranks.add_up_gradients(parameters)
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from phloem.rewards.verdict import Verdict
 from phloem.tree import Group
 
-__all__ = ["Row", "as_markdown", "completion_rows"]
+__all__ = ["Row", "as_code", "as_markdown", "completion_rows"]
 
 Row = tuple[str, str, float | None, str]
 """Prompt, completion, reward, verdict."""
@@ -28,9 +28,10 @@ def as_markdown(title: str, rows: Sequence[Row]) -> str:
     parts = [f"# {title}"]
     for number, (prompt, completion, reward, verdict) in enumerate(rows, start=1):
         said = "not scored" if reward is None else f"reward {reward:g}"
-        parts += [f"## {number}: {verdict}, {said}", "Prompt", _indented(prompt), "Completion", _indented(completion)]
+        parts += [f"## {number}: {verdict}, {said}", "Prompt", as_code(prompt), "Completion", as_code(completion)]
     return "\n\n".join(parts) + "\n"
 
 
-def _indented(text: str) -> str:
+def as_code(text: str) -> str:
+    """Text as Markdown shows it unchanged."""
     return "\n".join(f"    {line}" for line in text.split("\n"))

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from phloem import presets, tasks
+from phloem import presets
 from phloem.config import TrainConfig
+from phloem.files import size_shown
 from phloem.forward.head import KEEP
+from phloem.forward.plan import choose_engine
 from phloem.models import load_skeleton, load_tokenizer
-from phloem.sample import check_engine
-from phloem.tasks.enough import require_enough
 from phloem.train.policy import Policy
+from phloem.train.prepare import checked_task
 from phloem.train.ranks import Ranks
 from phloem.train.speed import expected_plan
 
@@ -40,35 +41,31 @@ def dry_run(config: TrainConfig) -> str:
     Raises:
         PhloemError: whatever would stop the run before its weights load.
     """
-    presets.from_config(config.credit, config.sample.max_completion_tokens)
-    task = tasks.get(config.task, config.run.seed)
-    check_engine(config.sample)
-    require_enough(task, config)
+    task = checked_task(config)
     ranks = Ranks.join()
     tokenizer, _ = load_tokenizer(config.model)
     accelerator = Accelerator()
     engine = config.model.attention
     if engine == "auto":
-        engine = "paths" if accelerator.device.type == "cpu" else "dense"
+        engine = choose_engine(accelerator.device.type)
     policy = Policy(load_skeleton(config.model), tokenizer, accelerator, config, engine)
     prompts = [len(range(rank, config.optim.prompts_per_step, ranks.size)) for rank in range(ranks.size)]
     how = "alone" if ranks.size == 1 else "weights spread over them (FSDP2)" if ranks.sharded else "whole weights (DDP)"
-    shape = f"{config.sample.thoughts} x {config.sample.answers}"
     plan = expected_plan(policy, task)
     memory = memory_of(policy, ranks, plan.tree_tokens / max(1, plan.trees))
     adapted = hasattr(policy.model, "peft_config")
     every, keep = config.run.checkpoint_every, config.run.keep_checkpoints
-    one = policy.saved_bytes + 2 * sum(p.nbytes for p in policy.trained)
     lines = [
         f"processes     {ranks.size}, {how}, on {accelerator.device.type}",
         f"model         {sum(p.numel() for p in policy.model.parameters()):,} parameters in {config.model.dtype}, "
         f"{sum(p.numel() for p in policy.trained):,} of them trained{' (adapters)' if adapted else ''}",
-        f"a step        {config.optim.prompts_per_step} prompts x {shape} rollouts, {_span(prompts)} prompts a process",
+        f"a step        {config.optim.prompts_per_step} prompts x {config.sample.shape} rollouts, "
+        f"{_span(prompts)} prompts a process",
         f"an update     at full lengths {plan}",
         f"of a process  about {-(-(plan.packs + plan.deep) // ranks.size)} of these packs and trees",
-        f"memory        about {_size(memory.total)} in each process:",
-        *(f"    {_size(size):>10}  {name}" for name, size in memory.parts.items()),
-        f"disk          {_size(one)} a checkpoint, {keep + 1} at a time, every {every} steps"
+        f"memory        about {size_shown(memory.total)} in each process:",
+        *(f"    {size_shown(size):>10}  {name}" for name, size in memory.parts.items()),
+        f"disk          {size_shown(policy.checkpoint_bytes)} a checkpoint, {keep + 1} at a time, every {every} steps"
         if every
         else "disk          no checkpoints (run.checkpoint_every 0)",
     ]
@@ -112,8 +109,7 @@ def _width(config: TrainConfig) -> int:
 def _activations(config: TrainConfig, shape: Any, tokens: int) -> float:
     """What the backward keeps: six times the hidden and four times the inner size of each layer, queries and keys; with
     activations computed again, the input of each layer and one layer whole."""
-    head = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    keys = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
+    head, keys = _head_and_keys(shape)
     inner = getattr(shape, "intermediate_size", None) or 4 * shape.hidden_size
     layer = 6 * shape.hidden_size + 4 * inner + 2 * head * (shape.num_attention_heads + keys)
     layers = shape.num_hidden_layers
@@ -121,16 +117,17 @@ def _activations(config: TrainConfig, shape: Any, tokens: int) -> float:
     return whole * tokens * _width(config)
 
 
-def _cache_per_token(config: TrainConfig, shape: Any) -> float:
+def _head_and_keys(shape: Any) -> tuple[int, int]:
+    """The size of a head, and the number of heads that have keys."""
     head = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    keys = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
+    return head, getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
+
+
+def _cache_per_token(config: TrainConfig, shape: Any) -> float:
+    head, keys = _head_and_keys(shape)
     dtype = config.model.dtype if config.sample.dtype == "model" else config.sample.dtype
     return 2.0 * shape.num_hidden_layers * keys * head * (2 if dtype == "bfloat16" else 4)
 
 
 def _span(counts: list[int]) -> str:
     return str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} or {max(counts)}"
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from phloem.config import ModelConfig
+from phloem.files import replaced_folder
 from phloem.kinds import ConfigError
 from phloem.models import load_model
-from phloem.train.files import replaced_folder
 from phloem.train.policy import write_model
 from phloem.train.resume import settings_of_run
 

@@ -30,12 +30,12 @@ from typing import Any, TextIO
 from phloem.analysis.plots import read_metrics
 from phloem.config import TrainConfig
 from phloem.credit import Credit
+from phloem.files import replace_text, to_json, writing
 from phloem.kinds import ConfigError
 from phloem.rewards.verdict import Status, Verdict
 from phloem.settings import to_yaml
 from phloem.tasks.task import Example
 from phloem.train.completions import Row, as_markdown
-from phloem.train.files import replace_text, to_json, writing
 from phloem.train.trackers import Trackers
 from phloem.tree import Group
 

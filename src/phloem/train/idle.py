@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from phloem.config import TrainConfig
 from phloem.presets import Rule
-from phloem.settings import settings
+from phloem.settings import flat, settings
 
-__all__ = ["idle_beside_others"]
+__all__ = ["idle_beside_others", "idle_without_task"]
+
+
+def idle_without_task(config: TrainConfig) -> tuple[str, ...]:
+    """What the settings say of a built-in task while the task comes from Python."""
+    fields = ("name", "args", "train_size", "held_out_size", "opening", "format_weight")
+    now = flat(config)
+    changed = [name for name in (f"task.{field}" for field in fields) if now[name] != settings()[name].default]
+    return (f"given from Python, so these settings do nothing: {', '.join(changed)}",) if changed else ()
 
 
 def idle_beside_others(config: TrainConfig, rule: Rule) -> tuple[str, ...]:
@@ -18,8 +25,10 @@ def idle_beside_others(config: TrainConfig, rule: Rule) -> tuple[str, ...]:
 
 
 def _idle(config: TrainConfig, rule: Rule) -> Iterator[tuple[list[str], str]]:
+    now = flat(config)
+
     def changed(*names: str) -> list[str]:
-        return [name for name in names if _value(config, name) != settings()[name].default]
+        return [name for name in names if now[name] != settings()[name].default]
 
     if not config.model.lora.rank:
         names = changed("model.lora.alpha", "model.lora.dropout", "model.lora.target_modules")
@@ -38,10 +47,3 @@ def _idle(config: TrainConfig, rule: Rule) -> Iterator[tuple[list[str], str]]:
         yield changed("evaluation.prompts_between"), "evaluation.every is 0"
     if not config.run.trackers:
         yield changed("run.project"), "run.trackers is empty"
-
-
-def _value(config: TrainConfig, name: str) -> Any:
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value

@@ -36,15 +36,12 @@ class Keeper:
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(self.folder.path, self.policy.config.run.keep_checkpoints)
 
-    @property
-    def size(self) -> int:
-        """About the bytes of a checkpoint."""
-        return self.policy.saved_bytes + 2 * sum(p.nbytes for p in self.policy.trained)
-
     def require_room(self) -> None:
         """Raises PhloemError: the disk has no room for as many checkpoints as the run will hold at a time."""
         copies = self.policy.config.run.keep_checkpoints + 1
-        self.ranks.from_first(lambda: self.checkpoints.require_room(copies * self.size, "checkpoints"))
+        self.ranks.from_first(
+            lambda: self.checkpoints.require_room(copies * self.policy.checkpoint_bytes, "checkpoints")
+        )
 
     def save_reference(self) -> None:
         """Before the first checkpoint."""
@@ -63,7 +60,7 @@ class Keeper:
         states = self.ranks.gather(random_state())
 
         def write() -> None:
-            self.checkpoints.require_room(self.size, f"the checkpoint of step {progress.step}")
+            self.checkpoints.require_room(self.policy.checkpoint_bytes, f"the checkpoint of step {progress.step}")
             saved = Saved(Path(), progress, weights, self.data, self.ranks.size, self.folder.lengths)
             self.checkpoints.save(saved, self.policy.write, optimiser, states)
 

@@ -13,25 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from phloem import presets, tasks
+from phloem import presets
 from phloem.config import TrainConfig
 from phloem.evaluate.held_out import Gain, HeldOut, paired_gain
 from phloem.kinds import PhloemError, Stopped
 from phloem.loss import LossSums
-from phloem.sample import ForkPlan, Sampler, check_engine, make_sampler, narrowed
-from phloem.tasks.enough import require_enough
+from phloem.sample import ForkPlan, Sampler, make_sampler, narrowed
 from phloem.tasks.task import Task
 from phloem.train.alarms import Alarms
 from phloem.train.checkpoint import Checkpoints, Progress, Saved
 from phloem.train.evaluation import Evaluator
 from phloem.train.fitting import fit_prompts
 from phloem.train.folder import RunFolder
-from phloem.train.idle import idle_beside_others
+from phloem.train.idle import idle_beside_others, idle_without_task
 from phloem.train.keeper import Keeper
 from phloem.train.metrics import rethinks, step_metrics
 from phloem.train.optimiser import Optimiser
 from phloem.train.policy import Policy
-from phloem.train.prepare import idle_settings, open_folder, run_cold_start, set_up_process
+from phloem.train.prepare import checked_task, open_folder, run_cold_start, set_up_process
 from phloem.train.prompts import PromptStream, digest
 from phloem.train.ranks import Ranks
 from phloem.train.refill import Drawn, records, sampled_metrics, with_spread
@@ -42,7 +41,7 @@ from phloem.train.shaping import shaped
 from phloem.train.speed import Speed, expected_plan
 from phloem.train.step import Batch, Objective, Reference, make_batch, update
 from phloem.train.stop import StopSignals
-from phloem.train.trackers import Trackers, require_trackers
+from phloem.train.trackers import Trackers
 from phloem.train.unchanged import why_unchanged
 from phloem.train.view import View
 
@@ -84,9 +83,8 @@ def train(config: TrainConfig, task: Task | None = None, *, resume: bool = False
 
     Args:
         config: the settings.
-        task: prompts, answers and rewards; None: the one that `config.task` names. With a task of one's own, only
-            `task.system_prompt`, `task.chat_template` and `task.chat_template_args` of the settings are used; the rest
-            is said to be idle.
+        task: prompts, answers and rewards; None: the one that `config.task` names. With a task of one's own, the
+            settings that make up a built-in one do nothing, and are said to be idle.
         resume: go on with the run in `config.run.folder`, from its newest complete checkpoint. On CPU, and with as
             many processes as before, the result is the one of a run that never stopped, bit for bit.
 
@@ -98,13 +96,10 @@ def train(config: TrainConfig, task: Task | None = None, *, resume: bool = False
     rule = presets.from_config(config.credit, config.sample.max_completion_tokens)
     credit = config.credit
     objective = Objective(rule, config.sample.temperature, credit.dual_clip, credit.entropy, credit.tis_cap)
-    idle = None if task is None else idle_settings(config)
-    task = tasks.get(config.task, config.run.seed) if task is None else task
-    if idle is not None:
+    idle = idle_without_task(config) if task is not None else ()
+    if task is not None:
         config = replace(config, task=replace(config.task, name=task.name))
-    check_engine(config.sample)
-    require_trackers(config)
-    require_enough(task, config)
+    task = checked_task(config, task)
     if resume:
         require_same_run(config)
     ranks = Ranks.join()
@@ -115,7 +110,7 @@ def train(config: TrainConfig, task: Task | None = None, *, resume: bool = False
         for note in idle_beside_others(config, rule):
             view.say(note)
         folder.trackers = Trackers(config, folder.path) if ranks.first else None
-        for note in (*getattr(task, "notes", ()), *(idle or ())):
+        for note in (*getattr(task, "notes", ()), *idle):
             view.say(f"{task.name}: {note}")
         with StopSignals(view.say) as stop:
             result = _run(_ready(config, task, objective, folder, view, ranks, resume), stop)

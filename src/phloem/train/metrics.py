@@ -9,7 +9,7 @@ import numpy as np
 
 from phloem.analysis.variance import thought_variance
 from phloem.loss import LossSums
-from phloem.rewards.verdict import Verdict, tally
+from phloem.rewards.verdict import Verdict
 from phloem.sample import ForkPlan
 from phloem.train.step import Batch
 from phloem.tree import Finish, Group
@@ -57,7 +57,6 @@ def step_metrics(
         "closed_by_force": _mean(_forced(groups, levels)),
         "completion_tokens": _mean(lengths),
         **_shaping(groups, verdicts),
-        **{f"verdict/{name}": value for name, value in tally([v for own in verdicts for v in own]).items()},
         "groups": len(groups),
         "groups_trained": len(batch.trees),
         "Z": batch.totals.Z,

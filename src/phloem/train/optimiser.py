@@ -36,16 +36,9 @@ class Optimiser:
         return self.config.lr * rate_factor(self.updates, self.config)
 
     def add_up(self, ranks: Ranks) -> None:
-        """Adds the gradients of all processes; where one did not use a parameter it counts as 0."""
-        if ranks.size == 1 or ranks.sharded:  # FSDP2 adds them up in the backward
-            return
-        parameters = list(self._named.values())
-        used = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int64, device=parameters[0].device)
-        ranks.add_up([used])
-        for parameter, users in zip(parameters, used.tolist(), strict=True):
-            if users and parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        ranks.add_up(p.grad for p in parameters if p.grad is not None)
+        """Adds the gradients of all processes."""
+        if not ranks.sharded:  # FSDP2 adds them up in the backward
+            ranks.add_up_gradients(list(self._named.values()))
 
     def step(self) -> None:
         """One update by the gradients, which are then gone."""

@@ -14,11 +14,11 @@ import torch
 from accelerate import Accelerator
 
 from phloem.config import LoraConfig, TrainConfig
+from phloem.files import replaced_folder
 from phloem.forward import prepare
 from phloem.forward.shell import Shell
 from phloem.models import decode_completion, encode_completion, encode_prompt, eos_ids, load_model
 from phloem.tasks.task import Example
-from phloem.train.files import replaced_folder
 from phloem.train.ranks import Ranks
 from phloem.train.sharded import shard, whole
 
@@ -96,6 +96,11 @@ class Policy:
         """About what `save` writes: of a model with adapters the adapters only."""
         adapted = hasattr(self.model, "peft_config")
         return sum(p.nbytes for p in (self.trained if adapted else self.model.parameters()))
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """About the bytes of a checkpoint: what `save` writes, and AdamW's two moments."""
+        return self.saved_bytes + 2 * sum(p.nbytes for p in self.trained)
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:

@@ -9,15 +9,19 @@ import torch
 from accelerate.utils import set_seed
 from transformers.utils.logging import disable_progress_bar
 
+from phloem import presets, tasks
 from phloem.config import TrainConfig
+from phloem.sample import check_engine
+from phloem.tasks.enough import require_enough
 from phloem.tasks.task import Task
 from phloem.train.cold_start import cold_start, demonstration_rows
 from phloem.train.folder import RunFolder
 from phloem.train.policy import Policy
 from phloem.train.ranks import Ranks
+from phloem.train.trackers import require_trackers
 from phloem.train.view import View
 
-__all__ = ["idle_settings", "open_folder", "run_cold_start", "set_up_process"]
+__all__ = ["checked_task", "open_folder", "run_cold_start", "set_up_process"]
 
 
 def open_folder(config: TrainConfig, ranks: Ranks, resume: bool) -> RunFolder:
@@ -32,12 +36,18 @@ def open_folder(config: TrainConfig, ranks: Ranks, resume: bool) -> RunFolder:
     return own[0] if ranks.first else RunFolder.of_another(path)
 
 
-def idle_settings(config: TrainConfig) -> tuple[str, ...]:
-    """What the settings say of a built-in task while the task comes from Python."""
-    fields = ("name", "args", "train_size", "held_out_size", "opening", "format_weight")
-    default = type(config.task)()
-    changed = [f"task.{name}" for name in fields if getattr(config.task, name) != getattr(default, name)]
-    return (f"given from Python, so these settings do nothing: {', '.join(changed)}",) if changed else ()
+def checked_task(config: TrainConfig, given: Task | None = None) -> Task:
+    """The task of a run (`given`, or the one that the settings name), after all that can be judged without a model.
+
+    Raises:
+        ConfigError: a rule, sampler, tracker or data set that cannot be used as the settings say.
+    """
+    presets.from_config(config.credit, config.sample.max_completion_tokens)
+    task = tasks.get(config.task, config.run.seed) if given is None else given
+    check_engine(config.sample)
+    require_trackers(config)
+    require_enough(task, config)
+    return task
 
 
 def set_up_process(config: TrainConfig) -> None:

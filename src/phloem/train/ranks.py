@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
+from torch import nn
 
 from phloem.kinds import ConfigError, PhloemError
 
@@ -94,7 +95,7 @@ class Ranks:
 
     def from_first(self, work: Callable[[], T]) -> T:
         """Does the work on the first process and returns its result on all; raises as `agree` does."""
-        return self.agree(lambda: work() if self.first else None)[0]  # type: ignore[return-value]
+        return cast(T, self.agree(lambda: work() if self.first else None)[0])
 
     def shares(self, costs: Sequence[float]) -> list[list[int]]:
         """Distributes work over the processes by its costs: the dearest piece first, each to whoever has least so far.
@@ -123,6 +124,18 @@ class Ranks:
         odd = [rank for rank, other in enumerate(values) if other != values[0]]
         if odd:
             raise PhloemError(f"process {odd[0]} has other {what} than process 0: give every process the same")
+
+    @torch.no_grad()
+    def add_up_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Adds the gradients of all processes; where one did not use a parameter it counts as 0."""
+        if self.size == 1:
+            return
+        used = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int64, device=parameters[0].device)
+        self.add_up([used])
+        for parameter, users in zip(parameters, used.tolist(), strict=True):
+            if users and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self.add_up(p.grad for p in parameters if p.grad is not None)
 
     @torch.no_grad()
     def add_up(self, tensors: Iterable[torch.Tensor]) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from phloem.config import TrainConfig
 from phloem.kinds import ConfigError
-from phloem.settings import load_config, settings
+from phloem.settings import flat, load_config, settings
 
 __all__ = ["CHANGEABLE", "require_same_run", "settings_of_run"]
 
@@ -49,7 +47,7 @@ def require_same_run(config: TrainConfig) -> None:
     """Raises ConfigError: settings other than `CHANGEABLE` differ from those of the run in `config.run.folder`, by
     name."""
     old = settings_of_run(Path(config.run.folder or ""))
-    was, now = dict(_flat(old, "")), dict(_flat(config, ""))
+    was, now = flat(old), flat(config)
     odd = [n for n in settings() if was[n] != now[n] and n not in CHANGEABLE and not n.startswith("alarms.")]
     if odd:
         changes = ", ".join(f"{name} ({was[name]!r} there, {now[name]!r} now)" for name in odd)
@@ -57,11 +55,3 @@ def require_same_run(config: TrainConfig) -> None:
             f"a run that goes on is the same run, and these settings are not: {changes}. Leave them out, or start a "
             f"new run from its model (model.path {Path(str(old.run.folder)) / 'model'})"
         )
-
-
-def _flat(section: Any, prefix: str) -> Sequence[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for part in fields(section):
-        value, name = getattr(section, part.name), f"{prefix}.{part.name}" if prefix else part.name
-        found += _flat(value, name) if is_dataclass(value) else [(name, value)]
-    return found

@@ -28,12 +28,7 @@ def expected_plan(policy: Policy, task: Task) -> UpdatePlan:
     """How a step would run whose rollouts all use their whole budgets, after prompts of the usual length."""
     sample, optim = policy.config.sample, policy.config.optim
     prompt_length = round(np.median([len(policy.prompt_ids(example)) for example in task.train[:PROMPTS]]))
-    if sample.answers == 1:
-        tree = tree_of_shape(prompt_length, sample.max_completion_tokens, 0, sample.thoughts, 1)
-    else:
-        tree = tree_of_shape(
-            prompt_length, sample.thought_tokens, sample.answer_tokens, sample.thoughts, sample.answers
-        )
+    tree = tree_of_shape(prompt_length, [(level.fan_out, level.max_tokens) for level in sample.levels])
     trees = [tree] * optim.prompts_per_step
     return plan_update(ModelSize.of(policy.model), trees, policy.engine, optim.pack_tokens)
 

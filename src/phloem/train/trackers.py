@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from phloem.config import TrainConfig
+from phloem.files import plain
 from phloem.kinds import ConfigError
-from phloem.settings import settings, to_yaml
+from phloem.settings import flat, to_yaml
+from phloem.train.completions import as_code
 
 __all__ = ["Trackers", "require_trackers"]
 
@@ -90,7 +92,7 @@ class _TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(folder / "tensorboard"))
-        self._writer.add_text("config", _as_code(to_yaml(config)))
+        self._writer.add_text("config", as_code(to_yaml(config)))
 
     def log(self, kind: str, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
         for key, value in figures.items():
@@ -100,7 +102,7 @@ class _TensorBoard:
         self._writer.flush()
 
     def table(self, name: str, step: int, rows: Sequence[Sequence[Any]]) -> None:
-        parts = ["\n\n".join(f"{c}\n\n{_as_code(str(v))}" for c, v in zip(COLUMNS, row, strict=True)) for row in rows]
+        parts = ["\n\n".join(f"{c}\n\n{as_code(str(v))}" for c, v in zip(COLUMNS, row, strict=True)) for row in rows]
         self._writer.add_text(name, "\n\n---\n\n".join(parts), step)
 
     def close(self) -> None:
@@ -113,7 +115,7 @@ class _Hosted:
     def __init__(self, name: str, config: TrainConfig, folder: Path) -> None:
         self._module = import_module(name)
         own: dict[str, Any] = {"dir": str(folder), "id": folder.resolve().name} if name == "wandb" else {"embed": False}
-        values = {setting: _value(config, setting) for setting in settings()}
+        values = plain(flat(config))
         self._run = self._module.init(
             project=config.run.project, name=folder.resolve().name, config=values, resume="allow", **own
         )
@@ -130,15 +132,3 @@ class _Hosted:
 
     def close(self) -> None:
         self._run.finish()
-
-
-def _value(config: TrainConfig, name: str) -> Any:
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _as_code(text: str) -> str:
-    """Text as Markdown shows it unchanged."""
-    return "\n".join(f"    {line}" for line in text.splitlines())

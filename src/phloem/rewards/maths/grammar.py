@@ -196,7 +196,7 @@ class _Reader(Scanner):
         literal = found.group().replace(",", "")
         if re.search("[eE][-+]", literal) and found.group() != self.text.strip(" -+"):  # 2e-1 in a formula is 2e - 1
             literal = re.split("[eE]", literal)[0]
-            self.at = start + re.search("[eE]", found.group()).start()  # type: ignore[union-attr]
+            self.at = start + found.group().lower().index("e")
         repeating = self.match(_REPEATING) if "." in literal and "e" not in literal.lower() else None
         if repeating:
             return number(_repeating(literal, repeating.group(1)))
@@ -338,7 +338,9 @@ class _Reader(Scanner):
     # -- letters -----------------------------------------------------------------------------------------------------
 
     def letters(self) -> Node:
-        word = WORD.match(self.text, self.at).group()  # type: ignore[union-attr]
+        found = WORD.match(self.text, self.at)
+        assert found is not None, "called where a letter stands"
+        word = found.group()
         if (
             word in ("np", "math", "numpy", "sympy", "sp")
             and self.text[self.at + len(word) : self.at + len(word) + 1] == "."

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from phloem.kinds import PhloemError
 
-__all__ = ["replace_text", "replaced_folder", "to_json", "writing"]
+__all__ = ["plain", "replace_text", "replaced_folder", "size_shown", "to_json", "writing"]
 
 
 @contextmanager
@@ -67,38 +67,42 @@ def _to_disk(path: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Writes a text file whole or not at all."""
+    """Writes a text file whole or not at all; a kill leaves the old one or the new one."""
     aside = path.with_name(path.name + ".new")
     aside.write_text(text, encoding="utf-8")
     aside.replace(path)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Says which file could not be written."""
+def writing(path: Path, setting: str = "run.folder") -> Iterator[None]:
+    """Raises PhloemError: what is written inside could not be; names the file and the setting of its folder."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         raise PhloemError(
-            f"{path} cannot be written ({error}): make room on its disk, or name another run.folder"
+            f"{path} cannot be written ({error}): make room on its disk, or name another {setting}"
         ) from error
 
 
-def to_json(content: dict[str, Any], **how: Any) -> str:
+def size_shown(size: float) -> str:
+    """Bytes in words."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+def to_json(content: Mapping[str, Any], **how: Any) -> str:
     """One line of JSON (unless `how` says otherwise) in built-in types; what is not finite becomes null."""
-    return json.dumps(_plain(content), allow_nan=False, **how) + "\n"
+    return json.dumps(plain(content), allow_nan=False, **how) + "\n"
 
 
-def _plain(value: Any) -> Any:
-    """Built-in types only, and null for what is not finite: JSON has no NaN."""
-    if isinstance(value, dict):
-        return {str(key): _plain(v) for key, v in value.items()}
+def plain(value: Any, digits: int | None = None) -> Any:
+    """Built-in types only, floats to so many digits (None: all), and null for what is not finite: JSON has no NaN."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(v, digits) for key, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, np.generic):
-        return _plain(value.item())
+        return [plain(v, digits) for v in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist(), digits)
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        rounded = value if digits is None else float(f"{value:.{digits}g}")
+        return rounded if math.isfinite(value) else None
     return value
