@@ -67,7 +67,7 @@ $(VLLM)/.ready: pyproject.toml
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
-test-vllm: $(VLLM)/.ready  ## the tests that run vLLM, on a CPU (makes .venv-vllm, about 3 GB)
+test-vllm: $(VLLM)/.ready  ## the tests that run vLLM, on a CPU (makes .venv-vllm, about 4 GB)
 	$(VLLM)/bin/python -m pytest -m vllm tests/on_vllm
 
 clean:  ## remove the environments and what tools left

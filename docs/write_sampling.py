@@ -12,12 +12,12 @@ HEAD = """# Speed of sampling
 
 `python benchmarks/sampling.py`, SmolLM2-135M: 8 prompts of 200 tokens, completions of 112 + 16 tokens that no end id
 cuts short, so that all sides draw the same number of tokens. T16A1: 16 rollouts of a prompt; T4A4: 4 thoughts with 4
-answers each. `generate` is transformers' `model.generate(num_return_sequences=...)` on the same model; for T4A4 it is
-called twice, for the thoughts and then for the answers. Ratios are medians over interleaved rounds with their range,
-by the clock and in processor seconds of the process, which other work on the machine disturbs less; `load` is how many
-processes wanted a core meanwhile.
-`docs/write_sampling.py` writes this page.
+answers each. `generate` is transformers' `model.generate(num_return_sequences=...)` on the same model{calls}. Ratios
+are medians over interleaved rounds with their range, over `generate` of the rounds that have it, by the clock and in
+processor seconds of the process, which other work on the machine disturbs less; `load` is how many processes wanted a
+core meanwhile. `docs/write_sampling.py` writes this page.
 """
+TWO_CALLS = "; for T4A4 it is\ncalled twice, for the thoughts and then for the answers"
 
 LIMITS = """## Against the machine's limits
 
@@ -37,7 +37,8 @@ def page() -> str:
     rows = json.loads(RESULTS.read_text("utf-8"))
     ours = [row for row in rows if row["side"] == "phloem"]
     machines = "; ".join(dict.fromkeys(row["machine"] for row in rows))
-    parts = [HEAD, times(rows), f"{machines}.\n", LIMITS, limits(ours)]
+    twice = any((row["shape"], row["side"]) == ("T4A4", "generate") for row in rows)
+    parts = [HEAD.format(calls=TWO_CALLS if twice else ""), times(rows), f"{machines}.\n", LIMITS, limits(ours)]
     if profiled := [row for row in ours if "profile" in row]:
         parts += [PROFILE, profiles(profiled)]
     return "\n".join(parts)

@@ -10,17 +10,17 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 HEAD = """# Speed and memory of an update
 
-One forward and backward of a group, without an optimiser step. `docs/write_speed.py` writes this page from
-`benchmarks/results/`, which the named commands fill; what has no results there is not on this page.
+`docs/write_speed.py` writes the tables of this page from `benchmarks/results/`, which the named commands fill.
 """
 
 UPDATE = """## Trees against rows and TRL
 
-`python benchmarks/update.py`, SmolLM2-135M, engine `paths`. Shapes are P/T/A KxM: tokens of prompt, thought and answer,
-K thoughts of M answers each; the uneven tree has four levels of 1 to 4 children. r is row tokens over distinct tokens,
-the ceiling FLOPs of the rows over FLOPs of the tree (`forward/plan.py`). Speed-ups are medians of the ratios of
-interleaved rounds, in brackets the 95 % interval of their geometric mean; "of the ceiling" is speed-up over ceiling,
-and "in processor time" the same in processor seconds of the process, which other work on the machine disturbs less.
+`python benchmarks/update.py`: one forward and backward of a group, without an optimiser step; SmolLM2-135M, engine
+`paths`. Shapes are P/T/A KxM: tokens of prompt, thought and answer, K thoughts of M answers each; the uneven tree has
+four levels of 1 to 4 children. r is row tokens over distinct tokens, the ceiling FLOPs of the rows over FLOPs of the
+tree (`forward/plan.py`). Speed-ups are medians of the ratios of interleaved rounds, in brackets the 95 % interval of
+their geometric mean; "of the ceiling" is speed-up over ceiling, and "in processor time" the same in processor seconds
+of the process, which other work on the machine disturbs less.
 
 All three sides give the same gradient; "gradients apart" is the distance of the rows' and of TRL's from the tree's, in
 the norm over all parameters, on the first four rollouts.
@@ -37,8 +37,9 @@ the norm over all parameters, on the first four rollouts.
 
 UNTIMED = """## Trees against rows and TRL
 
-`python benchmarks/update.py` times them and measures their memory; its shapes have not been run on a quiet machine yet.
-One step of the demo was: [results](results.md). Preliminary figures of a busy machine are in `notes/LOG.md`.
+`python benchmarks/update.py` times them and measures their memory; no results of it are kept here, and none of
+`benchmarks/growth.py`. One step of the demo was timed against rows: [results](results.md). Single passes on a busy
+machine are in `notes/LOG.md`.
 """
 
 MEMORY = """## Memory
@@ -68,7 +69,7 @@ thoughts of 384 tokens with 4 answers of 160 tokens each; depth first keeps at m
 HEADS = """## The head
 
 Logits are made in tiles of positions x vocabulary, in memory that is used again, and up to 256 MiB of them are kept for
-the backward. What was looked at before writing it:
+the backward. Beside other ways to do it (seconds of single passes on a busy machine, not in `benchmarks/results`):
 
 - `torch.nn.functional.linear_cross_entropy` (torch 2.13): one target for each position, no entropy. Forward and
   backward of 1,800 positions x 49,152 ids in float32 on one core took 9.3 s of processor time in its chunks with a loss
@@ -182,6 +183,7 @@ def note(rows: list[dict[str, Any]]) -> str:
     """Which machine, and what else ran on it."""
     loads = [x for row in rows for x in (row["load"] if isinstance(row["load"], list) else [row["load"]])]
     machines = "; ".join(dict.fromkeys(row["machine"] for row in rows))
+    machines = machines.replace(", 1 threads", ", 1 thread")
     return f"{machines}. Processes that wanted a core meanwhile (load average): {min(loads)} to {max(loads)}.\n"
 
 

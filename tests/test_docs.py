@@ -7,6 +7,7 @@ own, in an empty folder that sees `recipes/` and `examples/`.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -148,3 +149,13 @@ def test_the_file_map_names_every_part():
 def test_the_speed_of_sampling_is_that_of_the_benchmark():
     page = runpy.run_path(str(ROOT / "docs" / "write_sampling.py"))["page"]()
     assert (ROOT / "docs" / "sampling-speed.md").read_text("utf-8") == page
+
+
+def test_the_page_of_results_is_that_of_the_runs():
+    page = (ROOT / "docs" / "results.md").read_text("utf-8")
+    for row in json.loads((ROOT / "benchmarks" / "results" / "runs.json").read_text("utf-8")):
+        mean, low, high = (f"{row['gain'][key]:+.3f}".replace("0.", ".", 1) for key in ("mean", "low", "high"))
+        assert f"{mean} [{low}, {high}]" in page, row["command"]
+        for time in ("before", "after"):
+            places = 3 if row[time]["prompts"] > 9 else 2
+            assert f"{row[time]['reward']:.{places}f}".lstrip("0") in page, row["command"]
