@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from phloem.tree import Group, Segment
+from phloem.tree import Finish, Group, Segment
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,11 @@ def _segment(rng: np.random.Generator, shape: Shape, parent: int | None, before:
 def groups(shape: Shape = Shape()) -> st.SearchStrategy[Group]:
     """Hypothesis strategy; shrinks towards small seeds only, which is enough to name a failing case."""
     return st.integers(0, 2**32 - 1).map(lambda seed: random_group(np.random.default_rng(seed), shape))
+
+
+def flat(groups: list[Group]) -> list[list[tuple[int | None, Finish, list[int]]]]:
+    """What was sampled, ready to compare: parent, end and tokens of every segment."""
+    return [[(s.parent, s.finish, s.tokens.tolist()) for s in g.segments] for g in groups]
 
 
 def k_by_m(rewards: np.ndarray, thought: list[int] | int = 3, answer: int = 2) -> Group:

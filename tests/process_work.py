@@ -9,29 +9,23 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from short_runs import quick_train
 from tiny_models import tiny_model
+from update_machine import Plain
 
 from phloem import OptimConfig, TrainConfig, presets
 from phloem.forward import prepare
 from phloem.loss import LossSums
 from phloem.tasks import Example, ExampleTask
-from phloem.train import train
 from phloem.train.folder import RunFolder
 from phloem.train.optimiser import Optimiser
 from phloem.train.ranks import Ranks
 from phloem.train.step import Objective, make_batch, update
 from phloem.tree import Group, Segment
-
-
-class Plain:
-    def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
-
-    def autocast(self):
-        return torch.autocast("cpu", enabled=False)
 
 
 @dataclass(frozen=True)
@@ -114,9 +108,9 @@ def recorded_run(config: TrainConfig, resume: bool = False) -> dict[str, Any]:
         lines["rollouts"] += (records := list(records))
         rollouts(self, records)
 
-    RunFolder.metrics, RunFolder.rollouts = spy_metrics, spy_rollouts  # type: ignore[method-assign]
     problems = [Example(str(n), f"{n}?", str(n), demonstrations=("<think>x</think>1",)) for n in range(8)]
-    result = train(config, ExampleTask("letters", problems, problems, reward=letters), resume=resume)
+    with patch.multiple(RunFolder, metrics=spy_metrics, rollouts=spy_rollouts):
+        result = quick_train(config, ExampleTask("letters", problems, problems, reward=letters), resume=resume)
     weights = {name: p.detach().numpy() for name, p in result.model.named_parameters()}
     return {**lines, "weights": weights, "after": result.after.rewards_Bn if result.after else None}
 
@@ -134,7 +128,7 @@ def plain_run(config: TrainConfig) -> None:
     """A run, begun or gone on with, as its folder says."""
     problems = [Example(str(n), f"{n}?", str(n)) for n in range(8)]
     begun = (Path(config.run.folder or "") / "config.yaml").exists()
-    train(config, ExampleTask("letters", problems, problems, reward=letters), resume=begun)
+    quick_train(config, ExampleTask("letters", problems, problems, reward=letters), resume=begun)
 
 
 def gradients_added_up() -> list[list[float] | None]:

@@ -12,8 +12,6 @@ from phloem.config import SampleConfig
 from phloem.sample.checkpoint import base_model
 from phloem.sample.requests import Continue, Reply, Request
 
-BYTES = dict[int, bytes]
-
 
 class StandInEngine:
     """Takes the place of `LocalEngine`: same arguments, random weights until the first push.

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tiny_models import tiny_model
-from tiny_tokenizers import QWEN, byte_level
+from short_runs import metrics
+from tiny_models import save_tiny_model
 
 from phloem.cli import main
 
@@ -44,9 +44,7 @@ def rows(count: int) -> list[str]:
 def material(tmp_path_factory) -> Path:
     """A model, data sets and rewards; cases that spoil something do so to a copy."""
     folder = tmp_path_factory.mktemp("material")
-    tokenizer = byte_level(QWEN)
-    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    save_tiny_model(folder / "model")
     (folder / "mine.py").write_text(REWARDS)
     (folder / "broken.py").write_text("def good(completion) return 1\n")
     (folder / "rows.jsonl").write_text("\n".join(rows(12)))
@@ -228,8 +226,7 @@ def test_a_bad_run_is_one_screen_that_names_the_thing_and_the_remedy(place, caps
         assert words in err
     assert {name: text for name, text in contents(place).items() if name in before} == before  # nothing lost
     if case.begun:
-        lines = [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
-        assert [line["step"] for line in lines if line["kind"] == "train"]
+        assert [line["step"] for line in metrics(place / "run", "train")]
     else:
         assert not (place / "run").exists() or list((place / "run").iterdir())
 
@@ -260,8 +257,6 @@ def test_a_full_disk_is_named_and_keeps_the_lines_written_before(place, capsys, 
     assert "cannot be written" in err
     assert "make room on its disk, or name another run.folder" in err
     assert err.count("\n") <= 3
-    lines = (place / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
-    assert lines
-    assert all(json.loads(line) for line in lines)
+    assert metrics(place / "run")
     assert not (place / "run" / "model").exists()
     assert not list((place / "run").rglob("*.new"))

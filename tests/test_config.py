@@ -131,7 +131,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         first, *rest = get_args(kind)
         return st.lists(values_of(first), max_size=3) if rest == [...] else st.tuples(*map(values_of, [first, *rest]))
     if is_dataclass(kind):
-        hints = type_hints(kind)  # pyright: ignore[reportArgumentType]
+        hints = type_hints(kind)
         return st.builds(kind, **{name: values_of(hint) for name, hint in hints.items()})
     if get_origin(kind) is dict:
         return st.dictionaries(st.text() | tricky_text(), anything(), max_size=3)
@@ -258,7 +258,7 @@ def as_word(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, tuple) and value and is_dataclass(value[0]):
-        return str([asdict(item) for item in value]).replace("None", "null")  # pyright: ignore[reportArgumentType]
+        return str([asdict(item) for item in value]).replace("None", "null")
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {item!r}" for key, item in value.items()) + "}"
     return str(list(value) if isinstance(value, tuple) else value).replace("True", "true").replace("False", "false")

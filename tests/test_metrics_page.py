@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
+from short_runs import metrics
 from tiny_run import tiny_run
 
 from phloem import AlarmsConfig, PhloemError
@@ -25,8 +25,7 @@ def defined(kind: str) -> set[str]:
 def logged(run: Path) -> dict[str, set[str]]:
     """The keys of each kind of line in a run's metrics."""
     keys: dict[str, set[str]] = {}
-    for line in (run / "metrics.jsonl").read_text("utf-8").splitlines():
-        record = json.loads(line)
+    for record in metrics(run):
         keys.setdefault(record.pop("kind"), set()).update(record)
     return keys
 

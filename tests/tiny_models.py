@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import peft
 import torch
+from tiny_tokenizers import QWEN, byte_level
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -53,16 +55,31 @@ def tiny_model(kind: str, dtype: torch.dtype = torch.float32, seed: int = 0, **o
     return model.to(dtype)
 
 
+def save_tiny_model(folder: Path, tokenizer: Any = None, kind: str = "llama", **overrides: Any) -> Path:
+    """Writes a tiny model and its tokenizer (of bytes, if none is given) as a run loads them; returns the folder."""
+    tokenizer = byte_level(QWEN) if tokenizer is None else tokenizer
+    tiny_model(kind, vocab_size=len(tokenizer), **overrides).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def adapted_model(kind: str = "llama", model: Any = None, **settings: Any) -> Any:
     """A tiny model with LoRA adapters that are not zero; `settings` go to peft's config."""
     torch.manual_seed(0)
     targets: dict[str, Any] = {"target_modules": "all-linear", "r": 3, "lora_alpha": 8, "task_type": "CAUSAL_LM"}
     adapted = peft.get_peft_model(model or tiny_model(kind), peft.LoraConfig(**(targets | settings)))
-    with torch.no_grad():
-        for p in adapted.parameters():
-            if p.requires_grad:
-                p.add_(0.1 * torch.randn_like(p))
+    update(adapted, 0.1, seed=None)
     return adapted
+
+
+def update(model: torch.nn.Module, by: float = 1e-3, seed: int | None = 0) -> None:
+    """Moves what is trained at random, the same way for the same seed; None goes on with the numbers of torch."""
+    if seed is not None:
+        torch.manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(by * torch.randn_like(p))
 
 
 def _build(kind: str, overrides: dict[str, Any]) -> PreTrainedModel:

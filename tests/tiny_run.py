@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tiny_models import tiny_model
-from tiny_tokenizers import QWEN, byte_level
+from short_runs import quick_train
+from tiny_models import save_tiny_model
 
 from phloem import (
     ColdStartConfig,
@@ -20,7 +20,7 @@ from phloem import (
     TrainConfig,
 )
 from phloem.tasks import Example, ExampleTask
-from phloem.train import RunResult, train
+from phloem.train import RunResult
 
 
 def distinct_letters(completion: str, answer: Any, row: Any) -> float:
@@ -32,12 +32,9 @@ def tiny_run(
 ) -> RunResult:
     """Trains in `folder/run`, with the model of `folder/model`; `run` changes settings of the run section, `sections`
     replaces others."""
-    tokenizer = byte_level(QWEN)
-    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
     problems = [Example(str(n), f"{n}?", str(n), demonstrations=("<think>x</think>1",)) for n in range(4)]
     config = TrainConfig(
-        model=ModelConfig(path=str(folder / "model")),
+        model=ModelConfig(path=str(save_tiny_model(folder / "model"))),
         cold_start=ColdStartConfig(steps=1, batch_size=2),
         sample=SampleConfig(thoughts=2, answers=2, thought_tokens=6, answer_tokens=4),
         credit=CreditConfig(preset="grpo-ma"),
@@ -46,4 +43,4 @@ def tiny_run(
         run=replace(RunConfig(folder=str(folder / "run"), view="none"), **run),
     )
     config = replace(config, **(sections or {}))
-    return train(config, ExampleTask("letters", problems, problems, reward=reward))
+    return quick_train(config, ExampleTask("letters", problems, problems, reward=reward))

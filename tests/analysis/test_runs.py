@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from short_runs import metrics, rollouts
 from tiny_run import tiny_run
 
 from phloem import credit, presets
@@ -25,28 +26,24 @@ def finished(tmp_path_factory) -> Path:
     return tiny_run(tmp_path_factory.mktemp("finished")).folder
 
 
-def records(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "rollouts.jsonl").read_text("utf-8").splitlines()]
-
-
 def test_the_summary_names_settings_evaluations_and_figures(finished):
     text = summary(finished)
     assert "grpo-ma on 2 x 2" in text
     assert "1 of 1 steps" in text
     assert text.count("held-out reward at step") == 2
-    reward = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines() if '"train"' in line]
+    reward = metrics(finished, "train")
     assert f"  {'reward':<18} {reward[0]['reward']:.3f}" in text
 
 
 def test_a_logged_group_is_the_group_that_was_credited(finished):
-    for record in records(finished):
+    for record in rollouts(finished):
         group = group_of(record)
         assert credit.assign(group, presets.get("grpo-ma")).advantage_B.tolist() == record["branches"]["advantage"]
         assert [s.tokens.tolist() for s in group.segments] == [s["ids"] for s in record["segments"]]
 
 
 def test_a_drawn_group_shows_every_node_with_its_credit(finished):
-    record = records(finished)[1]
+    record = rollouts(finished)[1]
     text = drawn_group(finished, 1, 1)
     tree = credit.assign(group_of(record), presets.get("grpo-ma")).tree
     head, *nodes = text.splitlines()
@@ -102,27 +99,27 @@ def test_a_run_without_rollouts_is_refused_by_name(finished, tmp_path):
 
 def test_a_run_that_was_never_scored_and_was_killed_can_be_read(finished, tmp_path):
     copy = shutil.copytree(finished, tmp_path / "copy")
-    lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text("utf-8").splitlines()]
+    lines = metrics(copy)
     unknown = {"reward": None, "standard_error": None, "constant_baseline": None}
     changed = [line | unknown if line["kind"] == "evaluation" else line for line in lines]
     (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in changed))
     assert "held-out reward at step 0: - (2 prompts x 2; always one answer -)" in summary(copy)
-    with (copy / "rollouts.jsonl").open("a") as rollouts:
-        rollouts.write('{"step": 2, "id": "cut sh')
+    with (copy / "rollouts.jsonl").open("a") as file:
+        file.write('{"step": 2, "id": "cut sh')
     assert drawn_group(copy, 1, 1) == drawn_group(finished, 1, 1)
 
 
 def test_absent_steps_are_answered_with_the_ones_there_are(finished, tmp_path):
     copy = shutil.copytree(finished, tmp_path / "copy")
-    lines = records(copy)
-    with (copy / "rollouts.jsonl").open("w") as rollouts:
-        rollouts.writelines(json.dumps(line | {"step": step}) + "\n" for step in (1, 2, 3, 7) for line in lines)
+    lines = rollouts(copy)
+    with (copy / "rollouts.jsonl").open("w") as file:
+        file.writelines(json.dumps(line | {"step": step}) + "\n" for step in (1, 2, 3, 7) for line in lines)
     with pytest.raises(ConfigError, match=r"has no groups at step 5; it has steps 1 to 3, 7$"):
         drawn_group(copy, 5)
 
 
 def test_the_reward_stands_where_its_rollout_ends(finished):
-    record = records(finished)[0]
+    record = rollouts(finished)[0]
     text = drawn_group(finished, 1)
     rewards = [segment["reward"] for segment in record["segments"] if "reward" in segment]
     assert text.count("reward ") == len({tuple(p) for p in _paths(record)})
@@ -140,12 +137,12 @@ def test_the_summary_advises_on_thoughts_and_answers(finished, tmp_path):
     copy = shutil.copytree(finished, tmp_path / "copy")
     rng = np.random.default_rng(0)
     ids = {"finish": "length", "scored": True}
-    with (copy / "rollouts.jsonl").open("w") as rollouts:
+    with (copy / "rollouts.jsonl").open("w") as file:
         for _ in range(40):
             values = rng.normal(size=2)
             segments = [{"parent": None, "ids": [n], **ids, "finish": "fork"} for n in (1, 2)]
             segments += [{"parent": t, "ids": [3, 4], "reward": values[t] + rng.normal(), **ids} for t in (0, 0, 1, 1)]
-            rollouts.write(json.dumps({"step": 1, "prompt_ids": [0], "segments": segments}) + "\n")
+            file.write(json.dumps({"step": 1, "prompt_ids": [0], "segments": segments}) + "\n")
     text = summary(copy)
     assert "40 groups" in text
     assert "a thought has 1.0 tokens, an answer 2.0" in text

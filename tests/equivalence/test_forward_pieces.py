@@ -22,6 +22,7 @@ from tree_against_rows import (
     on_tree,
     random_weights,
 )
+from update_machine import Plain
 
 from phloem.forward import CannotServe, Logprobs, blocks, logprobs, pack, prepare
 from phloem.forward.dfs import bounded_backward, bounded_logprobs
@@ -36,19 +37,6 @@ def small_cuts_and_flex() -> Iterator[None]:
         patch.setattr(blocks, "CALL_COST", 3)
         patch.setattr(blocks, "RUN", 3)
         yield
-
-
-class Plain:
-    """What the walk needs of a run's policy."""
-
-    def __init__(self, autocast: bool = False) -> None:
-        self.casts = autocast
-
-    def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
-
-    def autocast(self):
-        return torch.autocast("cpu", torch.bfloat16, enabled=self.casts)
 
 
 def by_pieces(

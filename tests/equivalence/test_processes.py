@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from groups import Shape, random_group
 from process_work import (
-    Plain,
     Step,
     all_steps,
     gradients_added_up,
@@ -22,8 +21,9 @@ from process_work import (
     step_taken,
 )
 from several import several
-from tiny_models import tiny_model
-from tiny_tokenizers import QWEN, byte_level
+from short_runs import untimed
+from tiny_models import save_tiny_model, tiny_model
+from update_machine import Plain
 
 from phloem import (
     ColdStartConfig,
@@ -137,19 +137,11 @@ def test_a26_every_pack_has_its_old_logprobs_before_the_first_update_is_taken():
 # Whole runs
 
 
-def untimed(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    timed = ("ceiling_share", "distinct_per_second", "mfu")
-    return [{k: v for k, v in r.items() if not k.startswith("seconds") and k not in timed} for r in records]
-
-
 @pytest.fixture(scope="module")
 def run_config(tmp_path_factory) -> TrainConfig:
     folder = tmp_path_factory.mktemp("processes")
-    tokenizer = byte_level(QWEN)
-    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
     return TrainConfig(
-        model=ModelConfig(path=str(folder / "model")),
+        model=ModelConfig(path=str(save_tiny_model(folder / "model"))),
         cold_start=ColdStartConfig(steps=1, batch_size=4),
         sample=SampleConfig(thoughts=2, answers=2, thought_tokens=6, answer_tokens=4, refill_rounds=2),
         credit=CreditConfig(preset="grpo-ma", beta=0.05, tis_cap=2.0),

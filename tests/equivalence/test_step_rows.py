@@ -11,6 +11,7 @@ import pytest
 import torch
 from groups import Shape, random_group
 from tiny_models import float64_throughout, tiny_model
+from update_machine import Plain
 
 from phloem import credit, presets
 from phloem.forward import logprobs_of_rows, prepare
@@ -20,16 +21,6 @@ from phloem.tree import Group, PrefixTree
 pytestmark = pytest.mark.model
 
 SHAPE = Shape(levels=5, vocabulary=5, longest=4, unscored=True, forced=True, prompt=3)
-
-
-class Plain:
-    """What an update needs of accelerate, without its float32 casts."""
-
-    def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
-
-    def autocast(self):
-        return torch.autocast("cpu", enabled=False)
 
 
 def step_groups(seed: int, number: int = 4) -> list[Group]:

@@ -8,19 +8,12 @@ import torch
 from peak_memory import PeakMemory
 from tiny_models import tiny_model
 from torch import nn
+from update_machine import Plain
 
 from phloem.forward import Logprobs, bounded_backward, logprobs, pack, prepare
 from phloem.tree import Group, PrefixTree, Segment
 
 pytestmark = pytest.mark.model
-
-
-class Plain:
-    def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
-
-    def autocast(self):
-        return torch.autocast("cpu", enabled=False)
 
 
 def a_tree(thoughts: int, answers: int) -> PrefixTree:

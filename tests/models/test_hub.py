@@ -10,7 +10,7 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 from huggingface_hub import constants
-from tiny_models import tiny_model
+from tiny_models import save_tiny_model
 from tiny_tokenizers import QWEN, byte_level
 
 from phloem.config import ModelConfig
@@ -69,10 +69,8 @@ def test_what_is_cached_is_found(answer, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     repository = tmp_path / "models--some-org--tiny"
     snapshot = repository / "snapshots" / ("0" * 40)
-    tokenizer = byte_level(QWEN)
-    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(snapshot)
-    tokenizer.save_pretrained(snapshot)
+    save_tiny_model(snapshot)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0" * 40)
     model, _ = load_model(ModelConfig(path="some-org/tiny"))
-    assert model.config.vocab_size == len(tokenizer)
+    assert model.config.vocab_size == len(byte_level(QWEN))

@@ -14,8 +14,9 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 import torch
+from groups import flat
 from letters_run import HEADS_OF_32, gaps, letters_run, letters_tokenizer, steps
-from tiny_models import adapted_model, tiny_model
+from tiny_models import adapted_model, tiny_model, update
 
 from phloem import LoraConfig, SampleConfig, VLLMConfig
 from phloem.sample import ForkPlan, SampleError, Stage, StaleWeights, VLLMSampler
@@ -43,18 +44,6 @@ def policy(kind: str = "llama-tied"):
 
 def sampler(model, seed: int = 1, **config) -> VLLMSampler:
     return VLLMSampler(model, TOKENIZER, SampleConfig(**(LOCAL | config)), eos_ids=EOS, seed=seed)
-
-
-def update(model, by: float = 1e-3) -> None:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.requires_grad:
-                p.add_(by * torch.randn_like(p))
-
-
-def flat(groups: list[Group]) -> list:
-    return [[(s.parent, s.finish, s.tokens.tolist()) for s in g.segments] for g in groups]
 
 
 def check(model, groups: list[Group], temperature: float, tolerance: float) -> None:

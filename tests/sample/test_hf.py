@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from groups import flat
 from tiny_models import KINDS, tiny_model
 from tiny_tokenizers import byte_level
 
@@ -43,9 +44,6 @@ def sampled_logprobs(group: Group, rollout: int) -> np.ndarray:
 
 
 def same(one: list[Group], other: list[Group]) -> bool:
-    def flat(groups: list[Group]) -> list:
-        return [[(s.parent, s.finish, s.tokens.tolist()) for s in g.segments] for g in groups]
-
     return flat(one) == flat(other)
 
 

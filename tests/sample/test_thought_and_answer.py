@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from short_runs import metrics, rollouts
 from tiny_models import tiny_model
 from tiny_run import distinct_letters, tiny_run
 from tiny_tokenizers import byte_level
@@ -208,16 +209,12 @@ def test_dropped_thoughts_are_not_scored_and_leave_every_count():
 @pytest.mark.parametrize("policy", ["leaf", "close", "drop"])
 def test_a_run_under_each_policy(tmp_path, policy):
     """The tiny model closes nothing by itself within two tokens."""
-    import json
-
     sample = SampleConfig(thoughts=3, answers=2, fork_at="<<<", thought_tokens=5, answer_tokens=3)
     if policy == "drop":  # a tag that is met now and then, so that something is left to train
         sample = replace(sample, fork_at="<", thought_tokens=60, answer_tokens=3, thoughts=6)
     tiny_run(tmp_path, reward=distinct_letters, sections={"sample": replace(sample, unclosed_thought=policy)})
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
-    (step,) = [line for line in lines if line["kind"] == "train"]
-    groups = [json.loads(line) for line in (tmp_path / "run" / "rollouts.jsonl").read_text("utf-8").splitlines()]
-    thoughts = [s for g in groups for s in g["segments"] if s["level"] == 1]
+    (step,) = metrics(tmp_path / "run", "train")
+    thoughts = [s for g in rollouts(tmp_path / "run") for s in g["segments"] if s["level"] == 1]
     if policy == "leaf":
         assert step["unforked"] == step["truncated"] == 1
         assert all(s["scored"] for s in thoughts)

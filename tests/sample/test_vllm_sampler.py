@@ -8,15 +8,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from groups import flat
 from letters_run import gaps, letters_run
 from stand_in_engine import StandInEngine
-from tiny_models import adapted_model, tiny_model
+from tiny_models import adapted_model, tiny_model, update
 from tiny_tokenizers import byte_level
 
 from phloem import ConfigError, LoraConfig, SampleConfig, TrainConfig, VLLMConfig
 from phloem.sample import ForkPlan, SampleError, Stage, StaleWeights, VLLMSampler, check_engine, narrowed
 from phloem.sample import vllm as module
-from phloem.tree import Finish, Group
+from phloem.tree import Finish
 
 pytestmark = pytest.mark.model
 
@@ -40,18 +41,6 @@ def policy():
 def sampler(model=None, **config) -> VLLMSampler:
     config = SampleConfig(engine="vllm", **config)
     return VLLMSampler(model or policy(), TOKENIZER, config, eos_ids=EOS, seed=1)
-
-
-def update(model, by: float = 1e-3) -> None:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.requires_grad:
-                p.add_(by * torch.randn_like(p))
-
-
-def flat(groups: list[Group]) -> list:
-    return [[(s.parent, s.finish, s.tokens.tolist()) for s in g.segments] for g in groups]
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.3])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import tiny_model
+from tiny_models import save_tiny_model, tiny_model
 from tiny_tokenizers import QWEN, byte_level
 
 from phloem import CreditConfig, EvaluationConfig, LoraConfig, ModelConfig, OptimConfig, SampleConfig, TrainConfig
@@ -25,11 +25,9 @@ pytestmark = pytest.mark.model
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
     """A model folder without weights."""
-    tokenizer = byte_level(QWEN)
-    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / "model.safetensors").unlink()
-    return tmp_path / "model"
+    folder = save_tiny_model(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    return folder
 
 
 def test_it_prints_processes_packs_memory_and_disk_and_leaves_nothing(bare, tmp_path, capsys):

@@ -11,11 +11,10 @@ from time import monotonic
 import pytest
 from process_work import plain_run
 from several import Died, several
-from tiny_models import tiny_model
-from tiny_tokenizers import QWEN, byte_level
+from short_runs import metrics
+from tiny_models import save_tiny_model
 
 from phloem import CreditConfig, EvaluationConfig, ModelConfig, OptimConfig, RunConfig, SampleConfig, TrainConfig
-from phloem.analysis.plots import read_metrics
 
 pytestmark = pytest.mark.model
 
@@ -25,11 +24,8 @@ STEPS, KILLS = 16, 4
 @pytest.fixture(scope="module")
 def config(tmp_path_factory) -> TrainConfig:
     folder = tmp_path_factory.mktemp("kills")
-    tokenizer = byte_level(QWEN)
-    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
     return TrainConfig(
-        model=ModelConfig(path=str(folder / "model")),
+        model=ModelConfig(path=str(save_tiny_model(folder / "model"))),
         sample=SampleConfig(thoughts=2, answers=2, thought_tokens=6, answer_tokens=4),
         credit=CreditConfig(preset="grpo-ma", beta=0.05),
         optim=OptimConfig(steps=STEPS, prompts_per_step=2, lr=1e-3, schedule="linear", warmup_steps=2),
@@ -69,5 +65,5 @@ def test_a_run_killed_at_random_moments_ends_as_one_left_alone(config, tmp_path,
     assert len(files) == 5  # model, best, and of the checkpoint model, optimiser and reference
     for name in (*files, "rollouts.jsonl"):
         assert (killed / name).read_bytes() == (alone / name).read_bytes(), name
-    steps = [record["step"] for record in read_metrics(killed / "metrics.jsonl") if record["kind"] == "train"]
+    steps = [record["step"] for record in metrics(killed, "train")]
     assert steps == list(range(1, STEPS + 1))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
+from short_runs import metrics, rollouts
 from tiny_run import tiny_run
 
 from phloem import OptimConfig, SampleConfig
@@ -94,9 +94,7 @@ def test_a_run_refills_logs_and_goes_through_the_data(tmp_path):
         "optim": OptimConfig(steps=2, prompts_per_step=2, lr=1e-3),
     }
     tiny_run(tmp_path, reward=reward, sections=sections)
-    steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
-    steps = [line for line in steps if line["kind"] == "train"]
-    groups = [json.loads(line) for line in (tmp_path / "run" / "rollouts.jsonl").read_text("utf-8").splitlines()]
+    steps, groups = metrics(tmp_path / "run", "train"), rollouts(tmp_path / "run")
     thrown_away = [g for g in groups if g.get("replaced")]
     assert sum(step["sampled/groups"] for step in steps) == len(groups) > 4
     assert all(step["groups"] == 2 and step["zero_spread"] == 0 for step in steps)

@@ -7,15 +7,17 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from letters_run import letters, letters_config, share_of_a
 from safetensors.torch import load_file
-from tiny_models import tiny_model
-from tiny_tokenizers import QWEN, byte_level
+from short_runs import metrics, quick_train, untimed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from phloem import (
@@ -26,79 +28,48 @@ from phloem import (
     ModelConfig,
     OptimConfig,
     RunConfig,
-    SampleConfig,
     TrainConfig,
 )
 from phloem.cli import main
 from phloem.config import ConfigError
 from phloem.kinds import PhloemError, Stopped
-from phloem.tasks import Example, ExampleTask
-from phloem.train import TrainError, train
+from phloem.train import TrainError
 from phloem.train.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.model
-
-ALPHABET = "".join(sorted({*"abcdefgh</>?", *"user\nassistant", "Ċ"}))
-
-
-TIMED = ("ceiling_share", "distinct_per_second", "mfu")
 
 
 class Killed(BaseException):
     """Stands for a kill: nothing in the run catches it."""
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch) -> None:
-    """Half of the time of so short a run."""
-    monkeypatch.setattr("phloem.train.report.draw_curves", lambda *_: None)
-
-
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny") / "model"
-    tokenizer = byte_level(QWEN, alphabet=ALPHABET)
-    tiny_model("llama", vocab_size=len(tokenizer), initializer_range=0.05).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def share_of_a(completion: str, answer: Any, row: Any) -> float:
-    return completion.count("a") / max(1, len(completion))
-
-
-def letters(reward: Any = share_of_a, count: int = 8) -> ExampleTask:
-    problems = [Example(str(n), "abcdefgh"[n % 8], "a", demonstrations=("<a>ba",)) for n in range(count)]
-    return ExampleTask("letters", problems, problems, reward)
-
-
-def dying(calls: int, error: BaseException | None = None) -> Any:
+def dying(calls: int) -> Any:
     """The reward of `letters` until so many calls, then death."""
     left = iter(range(calls))
 
     def reward(completion: str, answer: Any, row: Any) -> float:
         if next(left, None) is None:
-            raise error or Killed
+            raise Killed
         return share_of_a(completion, answer, row)
 
     return reward
 
 
 def config(model_path: Path, folder: Path, **sections: Any) -> TrainConfig:
-    base = TrainConfig(
-        model=ModelConfig(path=str(model_path)),
-        sample=SampleConfig(thoughts=4, answers=1, fork_at="<", thought_tokens=4, answer_tokens=4),
-        credit=CreditConfig(preset="grpo"),
-        optim=OptimConfig(steps=6, prompts_per_step=3, lr=1e-2, schedule="linear", warmup_steps=2),
-        evaluation=EvaluationConfig(prompts=2, samples=2, every=2, prompts_between=2),
-        run=RunConfig(folder=str(folder), view="none", checkpoint_every=1),
-    )
-    return replace(base, **sections)
+    """Six steps on a schedule, with evaluations in between and a checkpoint after each step."""
+    own = {
+        "optim": OptimConfig(steps=6, prompts_per_step=3, lr=1e-2, schedule="linear", warmup_steps=2),
+        "evaluation": EvaluationConfig(prompts=2, samples=2, every=2, prompts_between=2),
+        "run": RunConfig(folder=str(folder), view="none", checkpoint_every=1),
+    }
+    return letters_config(model_path, folder, **(own | sections))
 
 
-def without_time(run: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-    return [{key: v for key, v in line.items() if not key.startswith("seconds") and key not in TIMED} for line in lines]
+def assert_goes_on_as_if_never_stopped(wanted: TrainConfig, whole: Path) -> None:
+    """Resumes a run, makes the same one in the folder `whole`, and compares their figures."""
+    quick_train(wanted, letters(), resume=True)
+    quick_train(replace(wanted, run=replace(wanted.run, folder=str(whole))), letters())
+    assert untimed(metrics(Path(wanted.run.folder or ""))) == untimed(metrics(whole))
 
 
 def same_runs(one: Path, other: Path) -> None:
@@ -128,7 +99,7 @@ def left_alone(request, model_folder, tmp_path_factory) -> tuple[TrainConfig, Pa
         credit=CreditConfig(preset="grpo", beta=0.05),
         cold_start=ColdStartConfig(steps=2, batch_size=2, lr=1e-3),
     )
-    train(wanted, letters())
+    quick_train(wanted, letters())
     return wanted, run
 
 
@@ -139,13 +110,13 @@ def test_a_run_killed_three_times_is_the_run_that_was_left_alone(left_alone, tmp
     for n, calls in enumerate((20, 30, 1, None)):
         reward = share_of_a if calls is None else dying(calls)
         if calls is None:
-            result = train(wanted, letters(reward), resume=True)
+            result = quick_train(wanted, letters(reward), resume=True)
             assert result.gain is not None
         else:
             with pytest.raises(Killed):
-                train(wanted, letters(reward), resume=n > 0)
+                quick_train(wanted, letters(reward), resume=n > 0)
     same_runs(alone, run)
-    assert without_time(run) == without_time(alone)
+    assert untimed(metrics(run)) == untimed(metrics(alone))
     assert (run / "rollouts.jsonl").read_bytes() == (alone / "rollouts.jsonl").read_bytes()
     assert len(json.loads((run / "env.json").read_text())["resumed"]) == 3
     ours, theirs = (json.loads((folder / "summary.json").read_text()) for folder in (run, alone))
@@ -155,12 +126,10 @@ def test_a_run_killed_three_times_is_the_run_that_was_left_alone(left_alone, tmp
 
 def test_d05_a_checkpoint_that_is_not_complete_is_skipped_with_a_line(model_folder, tmp_path, capsys):
     """D05: half of a save, a file cut short, one with other content: the one before is taken."""
-    wanted = config(
-        model_folder, tmp_path / "run", run=RunConfig(str(tmp_path / "run"), view="plain", keep_checkpoints=9)
-    )
-    wanted = replace(wanted, run=replace(wanted.run, checkpoint_every=1))
+    every = RunConfig(str(tmp_path / "run"), view="plain", checkpoint_every=1, keep_checkpoints=9)
+    wanted = config(model_folder, tmp_path / "run", run=every)
     with pytest.raises(Killed):
-        train(wanted, letters(dying(71)))
+        quick_train(wanted, letters(dying(71)))
     places = sorted((tmp_path / "run" / "checkpoints").iterdir())
     assert [place.name for place in places] == [f"step-{n:06d}" for n in range(5)]
     cut, changed, bare = places[4] / "optimiser.safetensors", places[3] / "model" / "model.safetensors", places[2]
@@ -170,27 +139,26 @@ def test_d05_a_checkpoint_that_is_not_complete_is_skipped_with_a_line(model_fold
     changed.write_bytes(content)
     (bare / "state.json").unlink()
     shutil.copytree(places[1], places[1].with_name("step-000009.new"))  # a kill while it was written
-    shutil.copytree(tmp_path / "run", tmp_path / "alone")
-    train(wanted, letters(), resume=True)
+    quick_train(wanted, letters(), resume=True)
     said = capsys.readouterr().out
     assert "step-000004 is skipped, it is not complete: optimiser.safetensors has" in said
     assert "step-000003 is skipped, it is not complete: model/model.safetensors has" in said
     assert "step-000002 is skipped, it is not complete: [Errno 2]" in said
     assert "going on after step 1 of 6" in said
-    assert [r["step"] for r in without_time(tmp_path / "run") if r["kind"] == "train"] == [1, 2, 3, 4, 5, 6]
+    assert [r["step"] for r in metrics(tmp_path / "run", "train")] == [1, 2, 3, 4, 5, 6]
 
 
 def test_d01_a_run_goes_on_past_the_end_of_an_epoch(model_folder, tmp_path):
     """D01: a checkpoint at the end of an epoch is not the end of the run."""
     optim = OptimConfig(steps=2, prompts_per_step=4, lr=1e-2)  # 8 examples: one epoch
     wanted = config(model_folder, tmp_path / "run", optim=optim)
-    train(wanted, letters())
+    quick_train(wanted, letters())
     with pytest.raises(ConfigError, match=r"has taken its 2 steps: set optim\.steps above 2"):
-        train(wanted, letters(), resume=True)
+        quick_train(wanted, letters(), resume=True)
     longer = replace(wanted, optim=replace(optim, steps=4))
-    assert train(longer, letters(), resume=True).steps == 4
+    assert quick_train(longer, letters(), resume=True).steps == 4
     whole = replace(longer, run=replace(wanted.run, folder=str(tmp_path / "whole")))
-    train(whole, letters())
+    quick_train(whole, letters())
     found, expected = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("run", "whole"))
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
@@ -202,19 +170,19 @@ def test_d06_an_update_that_changes_no_weight_is_an_error_at_once(model_folder, 
         model_folder, tmp_path / "run", model=half, optim=OptimConfig(steps=6, prompts_per_step=3, lr=1e-12)
     )
     with pytest.raises(TrainError, match=r"^1 steps changed no weight: the learning rate .*raise it"):
-        train(wanted, letters())
+        quick_train(wanted, letters())
     adapted = replace(
         config(model_folder, tmp_path / "adapted", optim=OptimConfig(steps=1, prompts_per_step=4, lr=1e-3)),
         model=ModelConfig(path=str(model_folder), lora=LoraConfig(rank=2)),
     )
-    train(adapted, letters())
+    quick_train(adapted, letters())
     first = load_file(tmp_path / "adapted" / "model" / "adapter_model.safetensors")
     again = replace(
         adapted,
         model=ModelConfig(path=str(tmp_path / "adapted" / "model")),
         run=replace(adapted.run, folder=str(tmp_path / "again")),
     )
-    train(again, letters())
+    quick_train(again, letters())
     second = load_file(tmp_path / "again" / "model" / "adapter_model.safetensors")
     assert first.keys() == second.keys()
     assert any(not torch.equal(first[key], second[key]) for key in first)
@@ -223,10 +191,10 @@ def test_d06_an_update_that_changes_no_weight_is_an_error_at_once(model_folder, 
 def test_a_run_killed_before_its_first_checkpoint_starts_anew(model_folder, tmp_path):
     wanted = config(model_folder, tmp_path / "run", cold_start=ColdStartConfig(steps=2, batch_size=2))
     with pytest.raises(Killed):
-        train(wanted, letters(dying(2)))
+        quick_train(wanted, letters(dying(2)))
     assert not (tmp_path / "run" / "checkpoints").exists()
-    train(wanted, letters(), resume=True)
-    assert [r["kind"] for r in without_time(tmp_path / "run")].count("train") == 6
+    quick_train(wanted, letters(), resume=True)
+    assert len(metrics(tmp_path / "run", "train")) == 6
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -243,18 +211,15 @@ def test_a_signal_finishes_the_step_and_keeps_a_checkpoint(model_folder, tmp_pat
         return share_of_a(completion, answer, row)
 
     with pytest.raises(Stopped, match=r"stopped after step 2; go on with `phloem train --resume .*run`") as stopped:
-        train(wanted, letters(signals))
+        quick_train(wanted, letters(signals))
     assert stopped.value.signal == number
     assert signal.getsignal(signal.SIGINT) == before
-    train(wanted, letters(), resume=True)
-    whole = replace(wanted, run=replace(wanted.run, folder=str(tmp_path / "whole")))
-    train(whole, letters())
-    assert without_time(tmp_path / "run") == without_time(tmp_path / "whole")
+    assert_goes_on_as_if_never_stopped(wanted, tmp_path / "whole")
 
 
 def test_only_the_newest_checkpoints_stay_and_anybody_can_load_them(model_folder, tmp_path):
     wanted = config(model_folder, tmp_path / "run")
-    train(replace(wanted, run=replace(wanted.run, keep_checkpoints=2)), letters())
+    quick_train(replace(wanted, run=replace(wanted.run, keep_checkpoints=2)), letters())
     places = sorted((tmp_path / "run" / "checkpoints").iterdir())
     assert [place.name for place in places] == ["step-000005", "step-000006"]
     last = AutoModelForCausalLM.from_pretrained(places[-1] / "model").state_dict()
@@ -268,22 +233,22 @@ def test_only_the_newest_checkpoints_stay_and_anybody_can_load_them(model_folder
 
 def test_a_run_that_saves_no_model_leaves_no_checkpoints(model_folder, tmp_path):
     wanted = config(model_folder, tmp_path / "run")
-    train(replace(wanted, run=replace(wanted.run, save_model=False)), letters())
+    quick_train(replace(wanted, run=replace(wanted.run, save_model=False)), letters())
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_other_settings_and_other_data_are_refused_by_name(model_folder, tmp_path):
     wanted = config(model_folder, tmp_path / "run")
     with pytest.raises(Killed):
-        train(wanted, letters(dying(4 * 8 + 20)))
+        quick_train(wanted, letters(dying(4 * 8 + 20)))
     other = replace(wanted, optim=replace(wanted.optim, lr=1e-3), run=replace(wanted.run, seed=3))
     with pytest.raises(ConfigError, match=r"optim\.lr \(0\.01 there, 0\.001 now\), run\.seed \(0 there, 3 now\)"):
-        train(other, letters(), resume=True)
+        quick_train(other, letters(), resume=True)
     with pytest.raises(ConfigError, match="training examples are not those"):
-        train(wanted, letters(count=7), resume=True)
+        quick_train(wanted, letters(count=7), resume=True)
     with pytest.raises(ConfigError, match=r"nowhere is not a run folder"):
-        train(replace(wanted, run=replace(wanted.run, folder=str(tmp_path / "nowhere"))), letters(), resume=True)
-    assert len(without_time(tmp_path / "run")) > 1
+        quick_train(replace(wanted, run=replace(wanted.run, folder=str(tmp_path / "nowhere"))), letters(), resume=True)
+    assert len(metrics(tmp_path / "run")) > 1
 
 
 def test_the_command_line_goes_on_with_a_folder(model_folder, tmp_path, capsys):
@@ -304,7 +269,7 @@ def test_the_command_line_goes_on_with_a_folder(model_folder, tmp_path, capsys):
     assert main(["train", "--resume", str(run)]) == 2
     assert "set optim.steps above 1" in capsys.readouterr().err
     assert main(["train", "--resume", str(run), "--optim.steps", "2"]) == 0
-    assert [r["step"] for r in without_time(run) if r["kind"] == "train"] == [1, 2]
+    assert [r["step"] for r in metrics(run, "train")] == [1, 2]
 
 
 def test_a_disk_too_small_for_checkpoints_is_named_before_the_first_step(model_folder, tmp_path, monkeypatch):
@@ -312,7 +277,7 @@ def test_a_disk_too_small_for_checkpoints_is_named_before_the_first_step(model_f
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**20))
     with pytest.raises(PhloemError, match=r"checkpoints needs .* MB for checkpoints, .* 1\.0 MB free: make room"):
-        train(wanted, letters())
+        quick_train(wanted, letters())
     assert not (tmp_path / "run").exists()  # nothing was logged
 
 
@@ -327,30 +292,24 @@ def test_a_disk_that_fills_up_on_the_way_loses_no_checkpoint(model_folder, tmp_p
 
     monkeypatch.setattr(Checkpoints, "save", full)
     with pytest.raises(PhloemError, match="for the checkpoint of step 4, and its disk has 0"):
-        train(wanted, letters())
+        quick_train(wanted, letters())
     monkeypatch.undo()
-    train(wanted, letters(), resume=True)
-    whole = replace(wanted, run=replace(wanted.run, folder=str(tmp_path / "whole")))
-    train(whole, letters())
-    assert without_time(tmp_path / "run") == without_time(tmp_path / "whole")
+    assert_goes_on_as_if_never_stopped(wanted, tmp_path / "whole")
 
 
 def test_two_processes_cannot_go_on_with_the_same_run(model_folder, tmp_path):
-    import subprocess
-    import sys
-
     wanted = config(model_folder, tmp_path / "run")
     with pytest.raises(Killed):
-        train(wanted, letters(dying(4 * 8 + 20)))
+        quick_train(wanted, letters(dying(4 * 8 + 20)))
     hold = f"import fcntl, sys; f = open({str(tmp_path / 'run' / '.lock')!r}, 'w'); fcntl.lockf(f, fcntl.LOCK_EX); "
     hold += "print('held', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
         with pytest.raises(ConfigError, match="another process is writing the run"):
-            train(wanted, letters(), resume=True)
+            quick_train(wanted, letters(), resume=True)
         other.communicate(b"")
-    train(wanted, letters(), resume=True)
+    quick_train(wanted, letters(), resume=True)
 
 
 def test_adapters_are_exported_merged(model_folder, tmp_path, capsys):
@@ -360,7 +319,7 @@ def test_adapters_are_exported_merged(model_folder, tmp_path, capsys):
         model=ModelConfig(path=str(model_folder), lora=LoraConfig(rank=4)),
         optim=OptimConfig(steps=1, prompts_per_step=4, lr=1e-2),
     )
-    result = train(wanted, letters())
+    result = quick_train(wanted, letters())
     run, plain = str(tmp_path / "run"), tmp_path / "plain"
     assert main(["export", run, str(plain)]) == 0
     assert "adapters merged" in capsys.readouterr().out

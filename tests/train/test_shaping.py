@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
+from short_runs import metrics
 from tiny_run import tiny_run
 
 from phloem import ConfigError, CreditConfig, SampleConfig, TrainConfig, credit, presets
@@ -87,8 +86,7 @@ def test_a_run_shapes_masks_and_weighs(tmp_path):
     rule = CreditConfig(preset="dapo", overlong_share=0.5, mask_truncated=True, tis_cap=1.0)
     sample = SampleConfig(thoughts=16, answers=1, thought_tokens=6, answer_tokens=100, dtype="bfloat16")
     tiny_run(tmp_path, sections={"credit": rule, "sample": sample})
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
-    (step,) = [line for line in lines if line["kind"] == "train"]
+    (step,) = metrics(tmp_path / "run", "train")
     assert 0 < step["masked"] == step["truncated"] < 1
     assert -1 < step["overlong"] < 0
     assert 0.9 < step["tis_weight"] < 1  # the sampler rounds to bfloat16; weights above the cap are cut to it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,11 +27,11 @@ OBJECTIVE = Objective(presets.get("grpo"))
 class Policy:
     """What the measure needs of a run's policy."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.model = tiny_model("llama").train()
         self.engine = prepare(self.model, "paths")
         self.device = torch.device("cpu")
-        self.config = TrainConfig(**settings)  # type: ignore[arg-type]
+        self.config = TrainConfig(**settings)
 
     def backward(self, loss: torch.Tensor) -> None:
         loss.backward()
@@ -42,14 +43,19 @@ class Policy:
         return np.arange(example)
 
 
+def a_policy(**settings: Any) -> Any:
+    """Of no type, as it stands in for the run's."""
+    return Policy(**settings)
+
+
 def a_batch(pack_tokens: int = 64) -> Batch:
     rng = np.random.default_rng(3)
     return make_batch([random_group(rng, Shape(levels=2)) for _ in range(3)], OBJECTIVE, pack_tokens, "cpu")
 
 
 def test_figures_of_a_step_follow_from_flops_and_seconds() -> None:
-    policy, batch = Policy(), a_batch()
-    speed, size = Speed(policy), ModelSize.of(policy.model)  # type: ignore[arg-type]
+    policy, batch = a_policy(), a_batch()
+    speed, size = Speed(policy), ModelSize.of(policy.model)
     for _ in range(2):
         with speed.timed():
             update(policy.model, batch, OBJECTIVE, policy)
@@ -67,8 +73,8 @@ def test_figures_of_a_step_follow_from_flops_and_seconds() -> None:
 
 
 def test_rows_are_timed_once_if_wanted_and_leave_no_trace() -> None:
-    policy, batch = Policy(), a_batch()
-    speed = Speed(policy)  # type: ignore[arg-type]
+    policy, batch = a_policy(), a_batch()
+    speed = Speed(policy)
     state = torch.get_rng_state()
     speed.compare_with_rows(batch)
     first = speed.rows
@@ -77,13 +83,13 @@ def test_rows_are_timed_once_if_wanted_and_leave_no_trace() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert all(p.grad is None for p in policy.model.parameters())
     for settings in ({"run": RunConfig(time_rows=False)}, {"optim": OptimConfig(pack_tokens=3)}):
-        other = Speed(Policy(**settings))  # type: ignore[arg-type]
+        other = Speed(a_policy(**settings))
         other.compare_with_rows(batch)
         assert math.isnan(other.rows)
 
 
 def test_rates_are_those_of_the_machine_not_of_the_padding() -> None:
-    policy, batch = Policy(), a_batch()
+    policy, batch = a_policy(), a_batch()
     groups = [tree.group for part in batch.packs for tree in part.pack.trees]
     peak = matmul_rate(policy.device, torch.float32)
     assert 1e8 < peak < 1e14
@@ -92,10 +98,10 @@ def test_rates_are_those_of_the_machine_not_of_the_padding() -> None:
 
 def test_the_expected_plan_takes_budgets_and_the_usual_prompt() -> None:
     sample = SampleConfig(thoughts=4, answers=4, thought_tokens=250, answer_tokens=50)
-    task = SimpleNamespace(train=[40, 50, 90])
-    plan = expected_plan(Policy(sample=sample), task)  # type: ignore[arg-type]
+    task: Any = SimpleNamespace(train=[40, 50, 90])
+    plan = expected_plan(a_policy(sample=sample), task)
     assert (plan.tree_tokens, plan.row_tokens, plan.packs) == (4 * 1850, 4 * 5600, 4)
-    rollouts = expected_plan(Policy(sample=SampleConfig(thoughts=8, answers=1)), task)  # type: ignore[arg-type]
+    rollouts = expected_plan(a_policy(sample=SampleConfig(thoughts=8, answers=1)), task)
     assert rollouts.row_tokens == 4 * 8 * (50 + 96)
     forks = (ForkConfig(2, 30, "</plan>"), ForkConfig(3, 20))
     deeper = expected_plan(Policy(sample=SampleConfig(forks=forks)), task)  # type: ignore[arg-type]

@@ -9,8 +9,9 @@ import peft
 import pytest
 import torch
 from groups import Shape, random_group
-from tiny_models import tiny_model
+from tiny_models import tiny_model, update
 from torch import nn
+from update_machine import Plain
 
 from phloem import presets
 from phloem.forward import logprobs, prepare
@@ -23,16 +24,6 @@ pytestmark = pytest.mark.model
 OBJECTIVE = Objective(presets.get("grpo", beta=0.1), temperature=0.9)
 
 
-class Plain:
-    """What the reference needs of a run's policy."""
-
-    def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
-
-    def autocast(self):
-        return torch.autocast("cpu", enabled=False)
-
-
 def policy(adapted: bool) -> nn.Module:
     """A model that has already been trained: its adapters are not the zeros they start from."""
     model: nn.Module = tiny_model("llama")
@@ -40,17 +31,9 @@ def policy(adapted: bool) -> nn.Module:
         model = peft.get_peft_model(
             model, peft.LoraConfig(r=4, lora_dropout=0.5, target_modules="all-linear", task_type="CAUSAL_LM")
         )
-        shaken(model)
+        update(model, 0.1, seed=1)
     prepare(model, announce=lambda line: None)
     return model.train()
-
-
-@torch.no_grad()
-def shaken(model: nn.Module) -> None:
-    torch.manual_seed(1)
-    for p in model.parameters():
-        if p.requires_grad:
-            p.add_(0.1 * torch.randn_like(p))
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -62,7 +45,7 @@ def test_the_reference_is_the_policy_when_it_was_made(adapted):
     reference = Reference(model)
     with torch.no_grad():
         wanted = [logprobs(model.eval(), part.pack, OBJECTIVE.temperature).logprobs_E for part in batch.packs]
-    shaken(model.train())
+    update(model.train(), 0.1, seed=1)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     filled = reference.fill(model, replace(batch), OBJECTIVE, Plain())
     for part, expected in zip(filled.packs, wanted, strict=True):

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
+from short_runs import metrics
 from tiny_run import tiny_run
 
 from phloem import ConfigError, RunConfig, TrainConfig
@@ -53,10 +53,6 @@ def fake(tmp_path, monkeypatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-def logged(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-
-
 @pytest.mark.model
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_a_tracker_gets_every_figure_of_a_run(fake, name):
@@ -67,7 +63,7 @@ def test_a_tracker_gets_every_figure_of_a_run(fake, name):
     sent = [line for line in lines if "metric" not in line and "evaluation/completions" not in line]
     wanted = [
         {f"{record['kind']}/{key}": value for key, value in record.items() if key != "kind" and value is not None}
-        for record in logged(fake / "run")
+        for record in metrics(fake / "run")
     ]
     assert sent == wanted
     tables = [line for line in lines if "evaluation/completions" in line]
@@ -125,7 +121,7 @@ def test_tensorboard_reads_the_run_back(tmp_path):
     tiny_run(tmp_path, trackers=("tensorboard",))
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
-    (step,) = [r for r in logged(tmp_path / "run") if r["kind"] == "train"]
+    (step,) = metrics(tmp_path / "run", "train")
     (reward,) = events.Scalars("train/reward")
     assert (reward.step, reward.value) == (1, pytest.approx(step["reward"]))
     assert [event.step for event in events.Scalars("evaluation/reward")] == [0, 1]
