@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -31,6 +32,15 @@ def rollouts(run: Path) -> list[dict[str, Any]]:
 def untimed(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The figures that a run repeats: all but those that hang on the clock."""
     return [{k: v for k, v in line.items() if not k.startswith("seconds") and k not in TIMED} for line in lines]
+
+
+def is_saving(run: Path, since: float) -> bool:
+    """Whether a checkpoint begun after `since` (of `time.time`) is being written; an earlier kill may have left one."""
+    for place in run.glob("checkpoints/*.new"):
+        with suppress(FileNotFoundError):  # finished in between
+            if place.stat().st_mtime > since:
+                return True
+    return False
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

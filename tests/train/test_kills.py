@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 
 import pytest
 from process_work import plain_run
 from several import Died, several
-from short_runs import metrics
+from short_runs import is_saving, metrics
 from tiny_models import save_tiny_model
 
 from phloem import CreditConfig, EvaluationConfig, ModelConfig, OptimConfig, RunConfig, SampleConfig, TrainConfig
@@ -37,11 +37,11 @@ def config(tmp_path_factory) -> TrainConfig:
 def moment(run: Path, draw: random.Random) -> Callable[[], bool]:
     """True while a checkpoint is being written, or some time after the first one of this life."""
     saving, left = draw.random() < 0.5, draw.uniform(0.0, 0.1)
-    before, since = set(run.glob("checkpoints/step-*")), []
+    before, since, begun = set(run.glob("checkpoints/step-*")), [], time()
 
     def now() -> bool:
         if saving:
-            return any(run.glob("checkpoints/*.new"))
+            return is_saving(run, begun)
         if not since and set(run.glob("checkpoints/step-*")) - before:
             since.append(monotonic())
         return bool(since) and monotonic() - since[0] > left
