@@ -1,12 +1,14 @@
 """Kill -9 at random moments, saves included: every resume works, and the end is that of a run left alone, bit for bit.
 
-    python benchmarks/kill_resume.py [--kills 20] [--processes 1] [--steps 60] [--seed 0] [--out FILE]
+    python benchmarks/kill_resume.py [--kills 20] [--processes 1] [--steps 240] [--seed 0] [--out FILE]
 
 A tiny random model learns from a reward on letters, with a checkpoint after every step, an evaluation every four and a
 KL reference. One run is left alone. Another is killed with everything it started: half of the time after a random
-delay, half of the time as soon as a checkpoint is being written (plus up to 20 ms). It is resumed until it is done;
-weights, optimiser, rollouts and metrics (times apart) must then be the same bytes. With two processes the kill takes
-one of them every other time, and the launcher ends the other.
+delay (around the time that the first run took to its first checkpoint), half of the time as soon as a checkpoint is
+being written (plus up to 20 ms). It is resumed until it is done; weights, optimiser, rollouts and metrics (times apart)
+must then be the same bytes. With two processes the kill takes one of them every other time, and the launcher ends the
+other. A run that is done before it was killed so many times shows less than was asked for, and counts as a failure: it
+needs more steps.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 
 import psutil
 
@@ -41,14 +43,14 @@ alarms: {{kl: null, zero_spread: null}}
 """
 REWARD = "def letters(completion, answer, row):\n    return float(len(set(completion)))\n"
 PATIENCE = 180.0
-"""Seconds without an end or a line after which a run is taken to hang."""
+"""Seconds without an end or a save after which a run that is to be killed is taken to hang."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
@@ -57,6 +59,8 @@ def main() -> None:
     print(json.dumps(result, indent=2))
     if wanted.out:
         wanted.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if result["kills"] != wanted.kills:
+        sys.exit(f"kill_resume: the run was done after {result['kills']} of {wanted.kills} kills; raise --steps")
     sys.exit(0 if result["same"] else 1)
 
 
@@ -65,8 +69,13 @@ def trial(place: Path, kills: int, processes: int, steps: int, draw: random.Rand
     prepare(place, steps)
     alone, killed = place / "alone", place / "killed"
     begun = monotonic()
-    finish(start(["--config", str(place / "config.yaml"), "--run.folder", str(alone)], processes, place / "log"))
+    run = start(["--config", str(place / "config.yaml"), "--run.folder", str(alone)], processes, place / "log")
+    while run.poll() is None and not any(alone.glob("checkpoints/step-*")):
+        sleep(0.01)
+    first_save = monotonic() - begun
+    finish(run)
     seconds = monotonic() - begun
+    delays = 0.5 * first_save, first_save + 1.5 * (seconds - first_save) / kills
     moments: Counter[str] = Counter()
     lives = 0
     while not (killed / "summary.json").exists():
@@ -75,7 +84,7 @@ def trial(place: Path, kills: int, processes: int, steps: int, draw: random.Rand
         run = start(words if new else ["--resume", str(killed)], processes, place / "log")
         lives += 1
         if moments.total() < kills:
-            moment = kill(run, killed, draw, alternate=processes > 1 and lives % 2 == 0)
+            moment = kill(run, killed, draw, delays, alternate=processes > 1 and lives % 2 == 0)
             moments[moment] += moment != "finished first"
         else:
             finish(run)
@@ -93,12 +102,9 @@ def trial(place: Path, kills: int, processes: int, steps: int, draw: random.Rand
 
 def prepare(place: Path, steps: int) -> None:
     """Model, data, reward and settings."""
-    from tiny_models import tiny_model
-    from tiny_tokenizers import QWEN, byte_level
+    from tiny_models import save_tiny_model
 
-    tokenizer = byte_level(QWEN)
-    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(place / "model")
-    tokenizer.save_pretrained(place / "model")
+    save_tiny_model(place / "model")
     rows = (json.dumps({"prompt": f"{n}?", "answer": str(n)}) for n in range(12))
     (place / "rows.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     (place / "reward.py").write_text(REWARD, encoding="utf-8")
@@ -119,14 +125,17 @@ def finish(run: subprocess.Popen[bytes]) -> None:
         raise RuntimeError(f"{run.args} ended with {run.returncode}")
 
 
-def kill(run: subprocess.Popen[bytes], folder: Path, draw: random.Random, alternate: bool) -> str:
+def kill(
+    run: subprocess.Popen[bytes], folder: Path, draw: random.Random, delays: tuple[float, float], alternate: bool
+) -> str:
     """Kills a run at a random moment and returns what it was doing: `saving`, `training` or `starting`."""
+    from short_runs import is_saving
+
     in_save = draw.random() < 0.5
-    begun = monotonic()
-    wait = draw.uniform(3.0, 14.0)
+    begun, since, before = monotonic(), time(), set(folder.glob("checkpoints/step-*"))
+    wait = draw.uniform(*delays)
     while run.poll() is None:
-        writing = any(folder.glob("checkpoints/*.new"))
-        if (in_save and writing) or (not in_save and monotonic() - begun > wait):
+        if is_saving(folder, since) if in_save else monotonic() - begun > wait:
             break
         sleep(0.0005)
         if monotonic() - begun > PATIENCE:
@@ -137,8 +146,8 @@ def kill(run: subprocess.Popen[bytes], folder: Path, draw: random.Random, altern
         return "finished first"
     if in_save:
         sleep(draw.uniform(0.0, 0.02))
-    saving = any(folder.glob("checkpoints/*.new"))
-    begun_training = any(folder.glob("checkpoints/step-*"))
+    saving = is_saving(folder, since)
+    begun_training = bool(set(folder.glob("checkpoints/step-*")) - before)
     victims = list(tree_of(run.pid))
     if alternate:
         victims = [v for v in victims if "torch.distributed.run" not in v.cmdline()][-1:]
@@ -147,6 +156,8 @@ def kill(run: subprocess.Popen[bytes], folder: Path, draw: random.Random, altern
     run.wait(timeout=120)
     for victim in victims:
         victim.wait(timeout=60)
+    if (folder / "summary.json").exists():
+        return "finished first"
     return "saving" if saving else "training" if begun_training else "starting"
 
 
@@ -159,15 +170,11 @@ def tree_of(pid: int) -> Iterator[psutil.Process]:
 
 def same(one: Path, other: Path) -> bool:
     """The same weights, optimiser and reference, the same rollouts, the same figures."""
+    from short_runs import metrics, untimed
+
     names = [*sorted(str(path.relative_to(one)) for path in one.rglob("*.safetensors")), "rollouts.jsonl"]
     files = all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
-    return files and figures(one) == figures(other) and len(names) > 3
-
-
-def figures(run: Path) -> list[dict[str, object]]:
-    timed = ("ceiling_share", "distinct_per_second", "mfu")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith("seconds") and k not in timed} for line in lines]
+    return files and untimed(metrics(one)) == untimed(metrics(other)) and len(names) > 3
 
 
 if __name__ == "__main__":
