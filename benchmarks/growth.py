@@ -1,6 +1,6 @@
 """How time and memory of an update grow with distinct tokens and with leaves.
 
-    python benchmarks/growth.py [--largest 65536]
+    python benchmarks/growth.py [--largest 70000] [--only tokens|leaves|plot] [--repeats 3]
 
 A random Llama of 10 million parameters in float32, so that 64 thousand tokens fit.
 

@@ -16,6 +16,7 @@ import platform
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -38,6 +39,8 @@ def main() -> None:
     parser.add_argument("--model", default="tiny", help="a model as `model.path` names it, or a tiny random one")
     parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
+    if wanted.steps - wanted.warm < BLOCK:
+        parser.error(f"--steps must be at least {BLOCK} above --warm, for one block of the bootstrap")
     with tempfile.TemporaryDirectory() as place:
         resident = run(Path(place), wanted.model, wanted.steps)
     after = resident[wanted.warm :]
@@ -58,14 +61,10 @@ def main() -> None:
 
 def run(place: Path, model: str, steps: int) -> np.ndarray:
     """Bytes resident after each step."""
-    from tiny_models import tiny_model
-    from tiny_tokenizers import QWEN, byte_level
+    from tiny_models import save_tiny_model
 
     if model == "tiny":
-        tokenizer = byte_level(QWEN)
-        tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(place / "model")
-        tokenizer.save_pretrained(place / "model")
-        model = str(place / "model")
+        model = str(save_tiny_model(place / "model"))
     resident: list[int] = []
     log = RunFolder.metrics
 
@@ -74,7 +73,6 @@ def run(place: Path, model: str, steps: int) -> np.ndarray:
         if record["kind"] == "train":
             resident.append(psutil.Process().memory_info().rss)
 
-    RunFolder.metrics = spy  # type: ignore[method-assign]
     problems = [Example(str(n), f"{n}?", str(n)) for n in range(64)]
     config = TrainConfig(
         model=ModelConfig(path=model),
@@ -82,9 +80,11 @@ def run(place: Path, model: str, steps: int) -> np.ndarray:
         credit=CreditConfig(preset="grpo-ma", beta=0.01),
         optim=OptimConfig(steps=steps, prompts_per_step=4, lr=1e-5),
         evaluation=EvaluationConfig(prompts=8, samples=2, every=25, prompts_between=8),
-        run=RunConfig(folder=str(place / "run"), view="none"),
+        run=RunConfig(folder=str(place / "run"), view="none", checkpoint_every=20),
     )
-    train(config, ExampleTask("letters", problems, problems, reward=lambda text, answer, row: float(len(set(text)))))
+    task = ExampleTask("letters", problems, problems, reward=lambda text, answer, row: float(len(set(text))))
+    with patch.object(RunFolder, "metrics", spy):
+        train(config, task)
     return np.array(resident, dtype=float)
 
 

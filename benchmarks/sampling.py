@@ -6,7 +6,8 @@
 number of tokens: 16 rollouts of a prompt (T16A1), and 4 thoughts with 4 answers each (T4A4). Sides take turns inside
 a round, so a machine that slows down slows all of them; processor seconds of the process stand beside those of the
 clock, since other work on the machine disturbs them less. A round is [seconds, processor seconds, load average, id].
-`generate` samples T4A4 in two calls: the thoughts, then the answers on prompt and thought, as one would without forks.
+With `--two-calls`, `generate` samples T4A4 too: the thoughts, then the answers on prompt and thought, as one would
+without forks. `--profile` adds the shares of a shorter sampling's time by what operators do.
 
 With `--out` a row's rounds are added to those already in the file, so that rounds can be spread over several calls;
 ratios are of times in the same round.
@@ -24,13 +25,15 @@ import platform
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from time import perf_counter, process_time, time
+from time import time
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
 import torch
+from measure import load
+from measure import seconds as both_clocks
 
 from phloem.config import ModelConfig, SampleConfig
 from phloem.models import load_model
@@ -78,7 +81,8 @@ def main() -> None:
     for _ in range(wanted.rounds):
         stamp, found = int(time()), {}
         for key, side in sides.items():
-            found[key] = [*both_clocks(side), stamp]
+            wall, busy = both_clocks(side)
+            found[key] = [round(wall, 2), round(busy, 2), load(), stamp]
             print(wanted.dtype, *key, found[key], flush=True)
         for key, figures in found.items():
             seconds.setdefault(key, []).append(figures)
@@ -132,16 +136,7 @@ def sides_of(
 
 
 def timed(work: Callable[[], Any]) -> float:
-    start = perf_counter()
-    work()
-    return perf_counter() - start
-
-
-def both_clocks(work: Callable[[], Any]) -> list[float]:
-    """Seconds by the clock and of the processor, and how many processes wanted a core (load average)."""
-    busy = process_time()
-    seconds = timed(work)
-    return [round(seconds, 2), round(process_time() - busy, 2), round(os.getloadavg()[0], 1)]
+    return both_clocks(work)[0]
 
 
 def summary(

@@ -9,8 +9,9 @@ another antlr: `pip install "lm-eval[math]"`. Two graders of lm-eval 0.4 see the
 - `aime`, metric exact_match: the last \\boxed{}, else what stands between the first and the last $, as strings after
   normalisation. (It knows one spelling of an answer, so it is expected to refuse some right ones.)
 
-Printed are agreement by benchmark and every disagreement with its reason; the JSON has the same without any text of a
-problem or a completion. Samples that were not scored (unusable gold answers) are left out and counted.
+Printed are agreement by benchmark and grader, and every disagreement with math-verify with its reason; the JSON has the
+same without any text of a problem or a completion. Samples that were not scored (unusable gold answers) are left out
+and counted.
 """
 
 from __future__ import annotations

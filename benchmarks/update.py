@@ -102,9 +102,13 @@ def make_sides(path: str, dtype: str, trl_folder: str | None) -> Sides:
 
 
 def earlier_row(shape: str, dtype: str) -> dict[str, Any]:
-    """What the file holds of a shape."""
-    rows = json.loads((RESULTS / "update.json").read_text("utf-8"))
-    return next(row for row in rows if (row["shape"], row["dtype"]) == (shape, dtype))
+    """What the file holds of a shape; without such a row the program ends and says so."""
+    path = RESULTS / "update.json"
+    rows = json.loads(path.read_text("utf-8")) if path.exists() else []
+    for row in rows:
+        if (row["shape"], row["dtype"]) == (shape, dtype):
+            return row
+    sys.exit(f"update: {path} has no rounds of {shape} in {dtype} to add to; leave --more out the first time")
 
 
 def compare(
