@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phloem.config import TrainConfig
-from phloem.evaluate_config import EvaluateConfig
+from phloem.config import EvaluateConfig, TrainConfig
 from phloem.kinds import in_words
 from phloem.settings import sections, settings
 

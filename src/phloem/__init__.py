@@ -18,6 +18,7 @@ from phloem.config import (
     AlarmsConfig,
     ColdStartConfig,
     CreditConfig,
+    EvaluateConfig,
     EvaluationConfig,
     ForkConfig,
     LoraConfig,
@@ -29,7 +30,6 @@ from phloem.config import (
     TrainConfig,
     VLLMConfig,
 )
-from phloem.evaluate_config import EvaluateConfig
 from phloem.kinds import ConfigError, PhloemError
 from phloem.settings import load_config, to_yaml
 

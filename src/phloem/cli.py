@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from phloem import __version__
-from phloem.config import TrainConfig
-from phloem.evaluate_config import EvaluateConfig
+from phloem.config import EvaluateConfig, TrainConfig
 from phloem.kinds import ConfigError, PhloemError, Stopped, in_words
 from phloem.settings import nearest, resolve, sections, settings, to_yaml
 

@@ -22,6 +22,7 @@ __all__ = [
     "coerce",
     "in_words",
     "is_optional",
+    "positive",
     "require",
     "takes_text",
     "type_hints",
@@ -125,7 +126,7 @@ def check_fields(section: Any, owner: str) -> None:
     hints = type_hints(type(section))
     for part in fields(section):
         value, kind = getattr(section, part.name), hints[part.name]
-        name = f"{owner}.{part.name}" if owner else part.name
+        name = _dotted(owner, part.name)
         if isinstance(kind, type) and is_dataclass(kind):
             require(isinstance(value, kind), f"{name} is {value!r}; it takes a {kind.__name__}")
         else:
@@ -138,11 +139,23 @@ def require(ok: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def at_least(owner: str, bounds: dict[str, tuple[float | None, float]]) -> None:
-    """Checks `name: (value, least)` pairs; a value of None means the setting is off."""
-    for name, (value, least) in bounds.items():
-        dotted = f"{owner}.{name}" if owner else name
-        require(value is None or value >= least, f"{dotted} is {value}; it must be at least {least}")
+def at_least(section: Any, owner: str, **bounds: float) -> None:
+    """Holds fields of a section to their least values (`steps=1`); None means off."""
+    for name, least in bounds.items():
+        value = getattr(section, name)
+        require(value is None or value >= least, f"{_dotted(owner, name)} is {value}; it must be at least {least}")
+
+
+def positive(section: Any, owner: str, *names: str) -> None:
+    """Holds fields of a section to values above 0; None means off."""
+    for name in names:
+        value = getattr(section, name)
+        or_null = " or null" if is_optional(type_hints(type(section))[name]) else ""
+        require(value is None or value > 0, f"{_dotted(owner, name)} is {value}; it must be positive{or_null}")
+
+
+def _dotted(owner: str, name: str) -> str:
+    return f"{owner}.{name}" if owner else name
 
 
 _WORDS = {

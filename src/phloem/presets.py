@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from phloem.config import ConfigError, CreditConfig
+from phloem.config.credit import Baseline, Normaliser, Scale, Share, Unit
 
 __all__ = [
     "PRESETS",
@@ -26,12 +27,6 @@ __all__ = [
     "names",
     "resolved",
 ]
-
-Unit = Literal["rollout", "segment"]
-Baseline = Literal["group", "level", "siblings", "parent", "leave-one-out", "none"]
-Scale = Literal["std", "std-rewards", "none"]
-Share = Literal["every", "once"]
-Normaliser = Literal["token", "token-group", "distinct", "distinct-group", "sequence", "segment", "constant", "rollout"]
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "unit": get_args(Unit),

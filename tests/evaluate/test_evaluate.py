@@ -18,9 +18,9 @@ from stand_in_engine import StandInEngine
 
 from phloem import EvaluateConfig
 from phloem.cli import main
+from phloem.config import DrawConfig, PromptConfig, SubjectConfig
 from phloem.evaluate import Evaluation, compare, evaluate
 from phloem.evaluate.identity import grader_version
-from phloem.evaluate_config import DrawConfig, PromptConfig, SubjectConfig
 from phloem.kinds import ConfigError, PhloemError
 from phloem.settings import resolve, to_yaml
 

@@ -15,8 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from phloem.config import EvaluateConfig
 from phloem.evaluate.benchmarks import Problems
-from phloem.evaluate_config import EvaluateConfig
 
 __all__ = ["changes", "digest_of", "grader_version", "identity", "packages", "weights_digest"]
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import jinja2
 
+from phloem.config import EvaluateConfig
 from phloem.evaluate.benchmarks import Problems
 from phloem.evaluate.identity import digest_of
 from phloem.evaluate.predictions import Prediction
 from phloem.evaluate.statistics import Figures
-from phloem.evaluate_config import EvaluateConfig
 from phloem.files import plain, to_json
 
 __all__ = ["report_of", "write_reports"]

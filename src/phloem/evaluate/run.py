@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from phloem.config import EvaluateConfig
 from phloem.evaluate import predictions as store
 from phloem.evaluate.benchmarks import Problems, load
 from phloem.evaluate.held_out import HeldOut
@@ -24,7 +25,6 @@ from phloem.evaluate.predictions import Prediction, Sample
 from phloem.evaluate.report import report_of, write_reports
 from phloem.evaluate.statistics import Figures
 from phloem.evaluate.vote import same_maths
-from phloem.evaluate_config import EvaluateConfig
 from phloem.files import replace_text, writing
 from phloem.kinds import ConfigError
 from phloem.rewards import get as get_reward

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from phloem.config import ModelConfig
+from phloem.config import EvaluateConfig, ModelConfig
 from phloem.evaluate.identity import weights_digest
-from phloem.evaluate_config import EvaluateConfig
 from phloem.kinds import ConfigError
 from phloem.models import decode_completion, encode_prompt, eos_ids, load_model
 from phloem.sample import ForkPlan, Sampler, check_engine, make_sampler

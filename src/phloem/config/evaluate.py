@@ -1,11 +1,11 @@
-"""The settings of an evaluation: frozen dataclasses that import nothing heavy, like those of a run."""
+"""The settings of an evaluation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from phloem.config import SampleConfig, VLLMConfig
+from phloem.config.sample import SampleConfig, VLLMConfig
 from phloem.kinds import at_least, check_fields, require
 
 __all__ = ["DrawConfig", "EvaluateConfig", "PromptConfig", "SubjectConfig"]
@@ -45,8 +45,7 @@ class DrawConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "sample")
-        least = {"n": 1, "max_tokens": 1, "temperature": 0, "top_k": 0, "max_rows": 1}
-        at_least("sample", {name: (getattr(self, name), bound) for name, bound in least.items()})
+        at_least(self, "sample", n=1, max_tokens=1, temperature=0, top_k=0, max_rows=1)
         require(0 < self.top_p <= 1, f"sample.top_p is {self.top_p}; it must be in (0, 1]")
         if self.temperature == 0:
             require(
@@ -120,7 +119,7 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "")
-        at_least("", {"limit": (self.limit, 1), "seed": (self.seed, 0), "threads": (self.threads, 1)})
+        at_least(self, "", limit=1, seed=0, threads=1)
         require(self.seed < 2**32, f"seed is {self.seed}; it must be below 2**32")
         require(len(self.benchmarks) > 0, "benchmarks is empty: name at least one")
         twice = [name for name in self.benchmarks if self.benchmarks.count(name) > 1]
