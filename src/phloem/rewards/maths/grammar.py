@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from fractions import Fraction
 
 from phloem.rewards.maths.expression import Node, Unreadable, height, number
+from phloem.rewards.maths.numerals import read_numeral
 from phloem.rewards.maths.scanner import WORD, Scanner
 
 __all__ = ["FUNCTIONS", "MAX_TEXT", "read_expression"]
 
-MAX_DEPTH = 60
 MAX_TEXT = 2000
 MAX_HEIGHT = 150  # of the tree; a chain of 150 factors reaches it
-MAX_EXPONENT = 2000  # of e-notation: beyond it a literal is not expanded (Python prints at most 4300 digits)
 
 FUNCTIONS = {
     "sin": "sin", "cos": "cos", "tan": "tan", "cot": "cot", "sec": "sec", "csc": "csc",
@@ -35,10 +33,6 @@ Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega hbar ell partial nabl
 """
 _ACCENT_NAMES = "dot ddot dddot hat bar vec tilde overline overrightarrow underline mathbb mathcal widehat"
 _GREEK, _ACCENTS = frozenset(_GREEK_NAMES.split()), frozenset(_ACCENT_NAMES.split())
-_NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?")
-_REPEATING = re.compile(r"\s*\\(?:overline|bar|dot)\s*\{\s*(\d{1,30})\s*\}")
-_MIXED = re.compile(r"\s*\\frac\s*(?:\{\s*(\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))(?!\s*[\^!])")
-_MIXED_PLAIN = re.compile(r"\s+(\d+)\s*/\s*(\d+)(?![\d.]|\s*[\^!/])")
 _DIFFERENTIAL = re.compile(
     r"\s*\{\s*(?:d|\\partial)\s*(?:\^\s*\{?\s*(\d)\s*\}?)?\s*([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}"
     r"\s*\{\s*(?:d|\\partial)\s*([A-Za-z]|\\[A-Za-z]+)\s*(?:\^\s*\{?\s*(\d)\s*\}?)?\s*\}"
@@ -52,7 +46,7 @@ def read_expression(text: str) -> Node:
     reader = _Reader(text)
     node = reader.sum()
     if reader.peek():
-        raise Unreadable(f"unexpected {text[reader.at : reader.at + 20]!r}")
+        reader.fail()
     if height(node) > MAX_HEIGHT:
         raise Unreadable("too many operations in a row")
     return node
@@ -62,13 +56,10 @@ class _Reader(Scanner):
     # -- sums and products -------------------------------------------------------------------------------------------
 
     def sum(self) -> Node:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise Unreadable("nested too deep")
-        terms = [self.signed()]
-        while self.peek() in ("+", "-"):
-            terms.append(self.signed())
-        self.depth -= 1
+        with self.deeper():
+            terms = [self.signed()]
+            while self.peek() in ("+", "-"):
+                terms.append(self.signed())
         return terms[0] if len(terms) == 1 else Node("add", tuple(terms))
 
     def signed(self) -> Node:
@@ -137,27 +128,23 @@ class _Reader(Scanner):
                 return base
 
     def exponent(self) -> Node:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise Unreadable("nested too deep")
-        if self.peek() == "-":
-            self.at += 1
-            node = Node("neg", (self.exponent(),))
-        else:
+        with self.deeper():
+            if self.peek() == "-":
+                self.at += 1
+                return Node("neg", (self.exponent(),))
             self.take("+")
             node = self.atom(mixed=False)
             if self.peek() == "^":
                 self.at += 1
                 node = Node("pow", (node, self.exponent()))
-        self.depth -= 1
-        return node
+            return node
 
     # -- atoms -------------------------------------------------------------------------------------------------------
 
     def atom(self, mixed: bool = True) -> Node:
         char = self.peek()
         if char.isdigit() or char == ".":
-            return self.numeral(mixed)
+            return read_numeral(self, mixed)
         if char == "{":
             return self.braces()
         if char and char in "([":
@@ -179,7 +166,7 @@ class _Reader(Scanner):
             return self.macro()
         if char.isascii() and char.isalpha():
             return self.letters()
-        raise Unreadable(f"unexpected {self.text[self.at : self.at + 20]!r}")
+        return self.fail()
 
     def braces(self) -> Node:
         self.need("{")
@@ -188,41 +175,6 @@ class _Reader(Scanner):
         self.bars = outer_bars
         self.need("}")
         return node
-
-    def numeral(self, mixed: bool) -> Node:
-        start, found = self.at, self.match(_NUMBER)
-        if found is None:
-            raise Unreadable(f"unexpected {self.text[self.at : self.at + 20]!r}")
-        literal = found.group().replace(",", "")
-        if re.search("[eE][-+]", literal) and found.group() != self.text.strip(" -+"):  # 2e-1 in a formula is 2e - 1
-            literal = re.split("[eE]", literal)[0]
-            self.at = start + found.group().lower().index("e")
-        repeating = self.match(_REPEATING) if "." in literal and "e" not in literal.lower() else None
-        if repeating:
-            return number(_repeating(literal, repeating.group(1)))
-        if "." in literal and self.match(re.compile(r"\s*…")):  # 0.333...: the last digit goes on
-            if len(literal) < 4 or literal[-3:] != 3 * literal[-1]:
-                raise Unreadable("a decimal that breaks off")
-            return number(_repeating(literal, literal[-1]))
-        mantissa, _, exponent = literal.lower().partition("e")
-        if len(mantissa) > MAX_TEXT or (exponent and (len(exponent) > 5 or abs(int(exponent)) > MAX_EXPONENT)):
-            raise Unreadable("a number too large to write out")
-        node = number(Fraction(literal if literal[-1] != "." else literal + "0"))
-        if mixed and literal.isdigit():
-            return self.mixed(node)
-        return node
-
-    def mixed(self, whole: Node) -> Node:
-        """`whole` with the proper fraction that follows it, if one does."""
-        found = _MIXED.match(self.text, self.at) or _MIXED_PLAIN.match(self.text, self.at)
-        if found is None:
-            return whole
-        top, bottom = (int(group) for group in found.groups() if group is not None)
-        if not 0 < top < bottom:
-            return whole
-        self.at = found.end()
-        assert whole.value is not None
-        return number(whole.value + Fraction(top, bottom))
 
     def argument(self) -> Node:
         """One argument of \\frac or \\sqrt: a group, or a single digit, letter or macro."""
@@ -309,25 +261,21 @@ class _Reader(Scanner):
         return node if power is None else Node("pow", (node, power))
 
     def function_argument(self) -> Node:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise Unreadable("nested too deep")
-        char = self.peek()
-        if char == "(" or char == "{":
+        with self.deeper():
+            char = self.peek()
+            if char == "-":
+                self.at += 1
+                return Node("neg", (self.function_argument(),))
             node = self.factor()
-        elif char == "-":
-            self.at += 1
-            node = Node("neg", (self.function_argument(),))
-        else:
-            node = self.factor()
+            if char == "(" or char == "{":
+                return node
             # \sin 2\pi t takes the whole product, but stops before the next function and before a bracket.
             while self.starts_factor(self.peek()) and self.peek() not in "([{|" and self.next_word() not in FUNCTIONS:
                 node = Node("mul", (node, self.factor()))
             if self.peek() == "/" and node.head in ("sym", "num", "mul"):
                 self.at += 1
                 node = Node("div", (node, self.factor()))
-        self.depth -= 1
-        return node
+            return node
 
     def next_word(self) -> str:
         if self.peek() == "\\":
@@ -402,13 +350,6 @@ class _Reader(Scanner):
             raise Unreadable("a subscript without its closing brace")
         found = self.match(re.compile(r"\d+|[A-Za-z]|\\[A-Za-z]+"))
         return found.group() if found else str(self.fail())
-
-
-def _repeating(literal: str, period: str) -> Fraction:
-    """A decimal with the digits that follow it for ever."""
-    places = len(literal.partition(".")[2])
-    tail = Fraction(int(period), 10**places * (10 ** len(period) - 1))
-    return Fraction(literal if literal[-1] != "." else literal + "0") + tail
 
 
 def _indexed(node: Node, index: str) -> Node:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from phloem.rewards.maths.expression import Unreadable
@@ -10,6 +12,7 @@ from phloem.rewards.maths.expression import Unreadable
 __all__ = ["WORD", "Scanner"]
 
 WORD = re.compile(r"[A-Za-z]+")
+MAX_DEPTH = 60
 
 
 class Scanner:
@@ -49,6 +52,15 @@ class Scanner:
             return ""
         found = WORD.match(self.text, self.at + 1)
         return found.group() if found else ""
+
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        """Reads one level further down; Unreadable past `MAX_DEPTH` of them."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unreadable("nested too deep")
+        yield
+        self.depth -= 1
 
     def fail(self) -> NoReturn:
         raise Unreadable(f"unexpected {self.text[self.at : self.at + 20]!r}")
