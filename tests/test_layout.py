@@ -28,6 +28,7 @@ LAYOUT = (
     "settings",
     "presets",
     "files",
+    "means",
     "tree",
     "credit",
     "loss",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -17,6 +18,7 @@ __all__ = [
     "ConfigError",
     "PhloemError",
     "Stopped",
+    "a_few",
     "at_least",
     "check_fields",
     "coerce",
@@ -156,6 +158,12 @@ def positive(section: Any, owner: str, *names: str) -> None:
 
 def _dotted(owner: str, name: str) -> str:
     return f"{owner}.{name}" if owner else name
+
+
+def a_few(items: Sequence[Any], most: int) -> str:
+    """The first `most` items, and the number of the others: `a, b and 7 more`."""
+    more = len(items) - most
+    return ", ".join(map(str, items[:most])) + (f" and {more} more" if more > 0 else "")
 
 
 _WORDS = {

@@ -45,7 +45,7 @@ def draw_curves(records: Sequence[Mapping[str, Any]], path: Path, title: str) ->
     x = np.array([r["step"] for r in steps])
 
     def series(key: str) -> np.ndarray:
-        return np.array([np.nan if r.get(key) is None else r[key] for r in steps], dtype=float)
+        return np.array([r.get(key) for r in steps], dtype=float)
 
     figure, axes = plt.subplots(2, 2, figsize=(11, 7), constrained_layout=True)
     figure.suptitle(title)

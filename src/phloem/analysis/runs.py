@@ -14,6 +14,7 @@ from phloem.analysis.plots import read_metrics
 from phloem.config import TrainConfig
 from phloem.credit.draw import draw_credit
 from phloem.kinds import ConfigError
+from phloem.means import known_mean
 from phloem.settings import load_config
 from phloem.tree import Finish, Group, Segment
 
@@ -71,7 +72,10 @@ def summary(run: Path, window: int = 5) -> str:
         window = max(1, min(window, len(steps) // 2))
         lines += ["", f"{'mean of':<20} first {window:<4} last {window}"]
         for key, form in FIGURES:
-            first, last = (_shown(_mean(part, key), form) for part in (steps[:window], steps[-window:]))
+            first, last = (
+                _shown(known_mean([record.get(key) for record in part]), form)
+                for part in (steps[:window], steps[-window:])
+            )
             lines.append(f"  {key:<18} {first:<10} {last}")
     return "\n".join([*lines, *_choice(run, config)])
 
@@ -122,13 +126,8 @@ def _advice_lines(advice: Advice, answers: int) -> list[str]:
     return lines
 
 
-def _mean(records: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    known = [record[key] for record in records if record.get(key) is not None]
-    return float(np.mean(known)) if known else None
-
-
 def _shown(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
+    return "-" if value is None or np.isnan(value) else form.format(value)
 
 
 def drawn_group(run: Path, step: int, index: int = 0) -> str:

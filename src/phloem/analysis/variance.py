@@ -12,7 +12,7 @@ import numpy as np
 
 from phloem.tree import Group
 
-__all__ = ["ThoughtVariance", "thought_variance"]
+__all__ = ["ThoughtVariance", "rewards_by_thought", "thought_variance"]
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,21 @@ class ThoughtVariance:
     between: float
 
 
-def thought_variance(group: Group) -> ThoughtVariance:
-    """Within- and between-thought variance of the rewards of a group; only thoughts with scored answers count."""
+def rewards_by_thought(group: Group) -> list[list[float]]:
+    """The rewards of the scored answers of each thought that has any; rollouts of one segment are no answers."""
     answers: dict[int, list[float]] = {}
     for leaf, reward in zip(group.leaves, group.rewards_R.tolist(), strict=True):
         path = group.path(leaf)
         if len(path) > 1 and not np.isnan(reward):
             answers.setdefault(path[0], []).append(reward)
-    several = [np.var(r, ddof=1) for r in answers.values() if len(r) > 1]
-    values = [np.mean(r) for r in answers.values()]
+    return list(answers.values())
+
+
+def thought_variance(group: Group) -> ThoughtVariance:
+    """Within- and between-thought variance of the rewards of a group; only thoughts with scored answers count."""
+    answers = rewards_by_thought(group)
+    several = [np.var(rewards, ddof=1) for rewards in answers if len(rewards) > 1]
+    values = [np.mean(rewards) for rewards in answers]
     return ThoughtVariance(
         within=float(np.mean(several)) if several else float("nan"),
         between=float(np.var(values, ddof=1)) if len(values) > 1 else float("nan"),

@@ -147,17 +147,17 @@ def to_rows(credit: Credit, group: Group) -> tuple[RowCredit, ...]:
     def zeros(r: int) -> np.ndarray:
         return np.zeros(len(group.completion(r)))
 
+    by_segment = credit.rule.unit == "segment"
     rows = [RowCredit(zeros(r), zeros(r), zeros(r)) for r in range(group.group_size)]
     for r, leaf in enumerate(own.leaves):
         row, sampled = rows[scored[r]], own.completion_sampled(r)
-        path = own.path(leaf) if credit.rule.unit == "segment" else (leaf,)
         start = 0
-        for s in path:
+        for s in own.path(leaf) if by_segment else (leaf,):
             branch = branch_of[s]
-            stop = start + len(own.segments[s]) if credit.rule.unit == "segment" else len(sampled)
+            stop = start + len(own.segments[s]) if by_segment else len(sampled)
             where = start + np.flatnonzero(sampled[start:stop])
             count = credit.count_E[first_E[branch] : first_E[branch + 1]]
-            weight = credit.weight_B[branch] / (rows_below[s] if credit.rule.unit == "segment" else 1)
+            weight = credit.weight_B[branch] / (rows_below[s] if by_segment else 1)
             row.advantage[where] = credit.advantage_B[branch]
             row.weight[where] = weight / count if credit.rule.share == "once" else weight
             row.kl_weight[where] = weight / count if credit.rule.kl_share == "once" else weight

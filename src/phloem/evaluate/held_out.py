@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
+
+from phloem.means import known_mean
 
 __all__ = ["Gain", "HeldOut", "paired_gain"]
 
@@ -34,7 +35,7 @@ class HeldOut:
     @property
     def mean(self) -> float:
         """Mean over prompts of their mean rewards."""
-        return _nanmean(self.means_B)
+        return known_mean(self.means_B)
 
     @property
     def standard_error(self) -> float:
@@ -76,8 +77,3 @@ def paired_gain(before: HeldOut, after: HeldOut, confidence: float = 0.95, draws
     tail = (1 - confidence) / 2
     low, high = np.quantile(resampled, [tail, 1 - tail])
     return Gain(float(difference_B.mean()), float(low), float(high), len(difference_B), confidence)
-
-
-def _nanmean(values: Sequence[float] | np.ndarray) -> float:
-    known = np.asarray(values)[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")

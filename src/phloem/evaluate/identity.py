@@ -21,6 +21,9 @@ from phloem.evaluate.benchmarks import Problems
 __all__ = ["changes", "digest_of", "grader_version", "identity", "packages", "weights_digest"]
 
 PACKAGES = ("phloem", "torch", "transformers", "tokenizers", "peft", "numpy", "math-verify", "sympy", "vllm")
+SAMPLE = ("n", "max_tokens", "temperature", "top_p", "top_k", "engine")
+PROMPT = ("system_prompt", "chat_template", "chat_args")
+"""Settings of `sample` and `prompt` that decide figures; the template is in the table by benchmark."""
 GRADERS = {
     "math": ("verdict.py", "math.py", "maths", "runner.py", "worker.py"),
     "code": ("verdict.py", "code.py", "code_names.py", "code_tests.py", "sandbox"),
@@ -72,10 +75,9 @@ def identity(config: EvaluateConfig, problems: Sequence[Problems], fingerprint: 
     table: dict[str, Any] = {
         "model.fingerprint": fingerprint,
         "model.dtype": config.model.dtype,
-        **{f"sample.{name}": getattr(config.sample, name) for name in ("n", "max_tokens", "temperature")},
-        **{f"sample.{name}": getattr(config.sample, name) for name in ("top_p", "top_k", "engine")},
+        **{f"sample.{name}": getattr(config.sample, name) for name in SAMPLE},
         "seed": config.seed,
-        **{f"prompt.{name}": getattr(config.prompt, name) for name in ("system_prompt", "chat_template", "chat_args")},
+        **{f"prompt.{name}": getattr(config.prompt, name) for name in PROMPT},
         "benchmarks": list(config.benchmarks),
     }
     for part in problems:

@@ -80,7 +80,7 @@ class Figures:
     @cached_property
     def held_out(self) -> HeldOut:
         """The rewards by problem and sample, for paired comparisons."""
-        rewards = [[math.nan if s.reward is None else s.reward for s in p.samples] for p in self.predictions]
+        rewards = [[s.reward for s in p.samples] for p in self.predictions]
         return HeldOut(tuple(p.id for p in self.predictions), np.array(rewards, dtype=np.float64), self.clipped_share)
 
     @cached_property

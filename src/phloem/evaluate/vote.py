@@ -12,10 +12,12 @@ __all__ = ["Vote", "majority", "same_maths"]
 
 @dataclass(frozen=True)
 class Vote:
-    """Attributes:
-    value: reward of the winning answer; of several that tie, the mean of theirs, which is what drawing one of them
-        earns on average. 0 where no scored sample has an answer, NaN where no sample was scored.
-    tied: answers with the most votes; 0 where nobody voted.
+    """What the samples of one problem agree on.
+
+    Attributes:
+        value: reward of the winning answer; of several that tie, the mean of theirs, which is what drawing one of them
+            earns on average. 0 where no scored sample has an answer, NaN where no sample was scored.
+        tied: answers with the most votes; 0 where nobody voted.
     """
 
     value: float

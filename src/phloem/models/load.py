@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from phloem.config import LoraConfig, ModelConfig
+from phloem.kinds import a_few
 from phloem.models.errors import ModelError
 from phloem.models.hub import endpoint, reachable, without_waiting
 from phloem.models.smollm2 import ALIAS, smollm2_folder
@@ -149,9 +150,7 @@ def resolve(path: str) -> str:
 
 
 def check_trainable(model: Any) -> None:
-    """Raises:
-    ModelError: no parameter asks for a gradient, so that training would change nothing.
-    """
+    """Raises ModelError: no parameter asks for a gradient, so that training would change nothing."""
     if not any(p.requires_grad for p in model.parameters()):
         raise ModelError(
             "the model has no trainable parameters, so training would change nothing: load adapters with "
@@ -178,9 +177,8 @@ def _load_weights(folder: str, dtype: str) -> Any:
             folder, dtype=getattr(torch, dtype), output_loading_info=True
         )
     if missing := sorted(found["missing_keys"]):  # transformers fills these with random numbers and goes on
-        names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise ModelError(
-            f"model.path: the weights in {folder} lack {names} of a {type(model).__name__}: fetch the checkpoint "
+            f"model.path: the weights in {folder} lack {a_few(missing, 3)} of a {type(model).__name__}: fetch the checkpoint "
             "again, or give the folder of a causal language model"
         )
     return model

@@ -107,8 +107,10 @@ def _workers(answer: str) -> Runner:
 
 def _outcomes(pairs: list[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], Outcome]]:
     """Each (gold, answer) pair with what its worker said."""
-    for pool in {id(_workers(gold)): _workers(gold) for gold, _ in pairs}.values():
-        mine = [pair for pair in pairs if _workers(pair[0]) is pool]
+    by_pool: dict[Runner, list[tuple[str, str]]] = {}
+    for pair in pairs:
+        by_pool.setdefault(_workers(pair[0]), []).append(pair)
+    for pool, mine in by_pool.items():
         yield from zip(mine, pool.map(mine), strict=True)
 
 

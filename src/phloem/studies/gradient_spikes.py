@@ -132,7 +132,7 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
     for (rule, shape), (colour, marker) in SHOWN.items():
         mine = [r for r in measured["runs"] if (r["rule"], r["shape"]) == (rule, shape)]
         for i, run in enumerate(mine):
-            norms = np.array([np.nan if v is None else v for v in run["norms"]], dtype=float)
+            norms = np.array(run["norms"], dtype=float)
             x = np.linspace(0, 1, len(norms))
             label = None if i else f"{RULES[rule][2]} {shape} ({seeds(len(mine))})"
             left.plot(x, norms, color=colour, marker=marker, markersize=3, linewidth=1, alpha=0.8, label=label)

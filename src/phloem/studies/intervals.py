@@ -40,6 +40,9 @@ class Estimate:
         return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}] ({self.n} seeds)"
 
 
+NO_SEEDS = Estimate(float("nan"), float("nan"), float("nan"), 0)
+
+
 def student(df: float) -> float:
     """The .975 quantile of Student's t; above 20 degrees of freedom by its expansion around the normal's."""
     if df < 1:
@@ -55,7 +58,7 @@ def mean_of_seeds(values: Sequence[float] | np.ndarray) -> Estimate:
     known = known[~np.isnan(known)]
     n = len(known)
     if n == 0:
-        return Estimate(float("nan"), float("nan"), float("nan"), 0)
+        return NO_SEEDS
     half = student(n - 1) * known.std(ddof=1) / sqrt(n) if n > 1 else float("nan")
     return Estimate(float(known.mean()), float(known.mean() - half), float(known.mean() + half), n)
 
@@ -68,7 +71,7 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
     a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     n = min(len(a), len(b))
     if n == 0:
-        return Estimate(float("nan"), float("nan"), float("nan"), 0)
+        return NO_SEEDS
     gap = float(b.mean() - a.mean())
     if n == 1:
         return Estimate(gap, float("nan"), float("nan"), 1)
@@ -82,5 +85,5 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
 def wilson(successes: int, n: int) -> Estimate:
     """A share of n seeds with Wilson's interval."""
     if n == 0:
-        return Estimate(float("nan"), float("nan"), float("nan"), 0)
+        return NO_SEEDS
     return Estimate(successes / n, *wilson_bounds(successes / n, n), n)

@@ -39,7 +39,7 @@ class Reading:
 
     def series(self, key: str) -> np.ndarray:
         """A figure of every step; NaN where it has no value."""
-        return np.array([np.nan if step.get(key) is None else step[key] for step in self.steps], dtype=float)
+        return np.array([step.get(key) for step in self.steps], dtype=float)
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from phloem.means import known_mean
 from phloem.studies.figures import BLUE, GREY, ORANGE, finish, panels, seeds
 from phloem.studies.intervals import mean_of_seeds
 from phloem.studies.matrix import HEADLINE, STRUCTURE, readings
@@ -46,7 +47,7 @@ def _of_run(run: Reading) -> dict[str, Any]:
         for key in ("reward", "depth", "shared")
     }
     without = [[r["shared_without_common"] for r in rows if r["step"] == step] for step in steps]
-    series["shared_without_common"] = [_known_mean(values) for values in without]
+    series["shared_without_common"] = [known_mean(values) for values in without]
     return {
         "seed": run.cell.seed,
         "steps": steps,
@@ -55,11 +56,6 @@ def _of_run(run: Reading) -> dict[str, Any]:
         "flat": sum(row["flat"] for row in rows),
         "by_reward": _correlation([r["reward"] for r in rows], [r["shared_without_common"] for r in rows]),
     }
-
-
-def _known_mean(values: Sequence[float]) -> float:
-    known = [v for v in values if not np.isnan(v)]
-    return float(np.mean(known)) if known else float("nan")
 
 
 def _correlation(x: Sequence[float], y: Sequence[float]) -> float:
@@ -73,7 +69,7 @@ def _correlation(x: Sequence[float], y: Sequence[float]) -> float:
 
 def _rise(run: Mapping[str, Any], key: str) -> float:
     """Change over the whole run by a line through the raw series."""
-    y = np.array([np.nan if v is None else v for v in run[key]], dtype=float)
+    y = np.array(run[key], dtype=float)
     x = np.array(run["steps"], dtype=float)
     known = ~np.isnan(y)
     if known.sum() < 2:
@@ -90,10 +86,7 @@ def judge(measured: Mapping[str, Any]) -> list[Finding]:
     rises = {name: mean_of_seeds([_rise(r, "shared") for r in runs]) for name, runs in kinds.items()}
     decided = [e for e in rises.values() if e.n > 1]
     up = [e for e in decided if e.low > 0]
-    correlations = {
-        name: mean_of_seeds([np.nan if r["by_reward"] is None else r["by_reward"] for r in runs])
-        for name, runs in kinds.items()
-    }
+    correlations = {name: mean_of_seeds([r["by_reward"] for r in runs]) for name, runs in kinds.items()}
     falls = [float(np.mean(np.diff(r["shared"]) < 0)) for runs in kinds.values() for r in runs if len(r["shared"]) > 1]
     return [
         Finding(
@@ -165,7 +158,7 @@ def tables(measured: Mapping[str, Any]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for name, runs in measured["kinds"].items():
-        values = [_known_mean([np.nan if v is None else v for r in runs for v in r[key]]) for key in KEYS]
+        values = [known_mean([v for r in runs for v in r[key]]) for key in KEYS]
         groups, flat = (sum(r[key] for r in runs) for key in ("groups", "flat"))
         lines.append(f"| {name} | {len(runs)} | {groups} | {flat} | " + " | ".join(f"{v:.2f}" for v in values) + " |")
     return "\n".join(lines)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from phloem.analysis.variance import rewards_by_thought
 from phloem.studies.matrix import HEADLINE, checkpoint, config_of
 from phloem.studies.study import Bench
 from phloem.studies.thought_theory import leading_order
-from phloem.tree import Group
 
 __all__ = ["pool", "resampled"]
 
@@ -72,16 +72,7 @@ class _Machine:
 
         plan = ForkPlan.from_config(replace(self.config.sample, thoughts=thoughts, answers=answers))
         example = self.task.train[i % len(self.task.train)]
-        return _by_thought(self.collect([example], plan, [(7, i)]).groups[0])
-
-
-def _by_thought(group: Group) -> list[list[float]]:
-    by: dict[int, list[float]] = {}
-    for leaf, reward in zip(group.leaves, group.rewards_R.tolist(), strict=True):
-        path = group.path(leaf)
-        if len(path) > 1 and not np.isnan(reward):
-            by.setdefault(path[0], []).append(reward)
-    return list(by.values())
+        return rewards_by_thought(self.collect([example], plan, [(7, i)]).groups[0])
 
 
 def resampled(prompts: Sequence[Sequence[Sequence[float]]], draws: int = 2000) -> dict[str, Any] | None:

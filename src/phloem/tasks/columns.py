@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from phloem.kinds import a_few
 from phloem.tasks.rows import Row, read_rows
 from phloem.tasks.task import THOUGHTLESS, Example, Prompt, Setup, TaskError
 
-__all__ = ["DataOptions", "read_examples", "some"]
+__all__ = ["SHOWN", "DataOptions", "read_examples"]
+
+SHOWN = 20
+"""Rows that a message names."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +93,6 @@ def read_examples(path: str, split: str, setup: Setup, options: DataOptions, not
     return examples
 
 
-def some(items: Sequence[Any], most: int = 20) -> str:
-    return ", ".join(map(str, items[:most])) + (f" and {len(items) - most} more" if len(items) > most else "")
-
-
 def _require_columns(path: str, rows: Sequence[Row], options: DataOptions) -> None:
     found: dict[str, None] = {column: None for row in rows for column in row}
     wanted = {name: getattr(options, name) for name in ("prompt", "answer", "demonstrations", "reference")}
@@ -143,7 +143,7 @@ def _report_unusable(path: str, rows: Sequence[Row], options: DataOptions, notes
     for argument in ("prompt", "answer"):
         numbers = [number for number, row in enumerate(rows, start=1) if _lacks(row, options) == argument]
         if numbers:
-            said = f"{len(numbers)} of {len(rows)} rows have an empty {argument}: rows {some(numbers)}"
+            said = f"{len(numbers)} of {len(rows)} rows have an empty {argument}: rows {a_few(numbers, SHOWN)}"
             if options.unusable == "refuse":
                 raise TaskError(f"{path}: {said}. Remove them, or set task.args.unusable to drop")
             notes.append(f"{path}: {said}; left out")

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from phloem.kinds import ConfigError
+from phloem.kinds import ConfigError, a_few
 from phloem.rewards.registry import get as get_reward
-from phloem.tasks.columns import DataOptions, read_examples, some
+from phloem.tasks.columns import SHOWN, DataOptions, read_examples
 from phloem.tasks.task import Example, ExampleTask, Setup, TaskError, prompt_key
 
 __all__ = ["DataOptions", "build"]
@@ -107,7 +107,7 @@ def _apart(train: list[Example], held_out: list[Example], options: DataOptions, 
     kept = [example for example in train if prompt_key(example.prompt) not in held]
     if len(kept) < len(train):
         shared = [example.id for example in train if prompt_key(example.prompt) in held]
-        said = f"{len(shared)} training rows have a prompt that is held out: {some(shared)}"
+        said = f"{len(shared)} training rows have a prompt that is held out: {a_few(shared, SHOWN)}"
         if options.overlap == "refuse":
             raise TaskError(f"{options.path}: {said}. Remove them, or set task.args.overlap to drop")
         notes.append(f"{options.path}: {said}; left out")

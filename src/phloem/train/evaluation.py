@@ -52,14 +52,14 @@ class Evaluator:
             part = examples[start : start + CHUNK]
             keys = [(self.key, i) for i in range(start, start + len(part))]
             found = self.collect(part, plan, keys)
-            rewards += [np.nan if v.reward is None else v.reward for own in found.verdicts for v in own]
+            rewards += [verdict.reward for own in found.verdicts for verdict in own]
             truncated += [segment.finish is Finish.LENGTH for g in found.groups for segment in g.segments]
             wanted = config.evaluation.shown - len(shown)
             shown += completion_rows(found.groups, found.verdicts, self.collect.policy.raw_text, wanted)
             self.view.advance(start + len(part))
         result = HeldOut(
             ids=tuple(e.id for e in examples),
-            rewards_Bn=np.array(rewards).reshape(len(examples), -1),
+            rewards_Bn=np.array(rewards, dtype=np.float64).reshape(len(examples), -1),
             truncated=float(np.mean(truncated)),
         )
         self.folder.metrics(

@@ -40,7 +40,7 @@ def fit_prompts(policy: Policy, task: Task, say: Callable[[str], None]) -> Task:
         raise ConfigError(
             f"{len(long)} prompts are too long, and task.long_prompts drop works on an ExampleTask: leave out {name}"
         )
-    shown = ", ".join(list(long)[:5]) + (f" and {len(long) - 5} more" if len(long) > 5 else "")
+    shown = a_few(list(long), 5)
     say(f"{task.name}: {len(long)} of {len(looked_at)} prompts have more than {limit} tokens and are left out: {shown}")
     kept = replace(
         task,

@@ -9,6 +9,7 @@ import numpy as np
 
 from phloem.analysis.variance import thought_variance
 from phloem.loss import LossSums
+from phloem.means import known_mean
 from phloem.rewards.verdict import Verdict
 from phloem.sample import ForkPlan
 from phloem.train.step import Batch
@@ -47,15 +48,15 @@ def step_metrics(
     spread = [c for c in scored if c.branches.level_B.size]
     loss = sums.metrics() if batch.trees else dict.fromkeys(sums.metrics(), float("nan"))
     return {
-        "reward": _mean(rewards),
-        "zero_spread": _mean([c.zero_spread for c in scored]),
-        "thoughts_flat": _mean([c.level_is_flat(1) for c in spread]),
-        "within_variance": _mean([v.within for v in variances]),
-        "between_variance": _mean([v.between for v in variances]),
-        "truncated": _mean([leaf.finish is Finish.LENGTH for leaf in leaves]),
-        "unforked": _mean([g.levels_S[leaf] < levels for g in groups for leaf in g.leaves]),
-        "closed_by_force": _mean(_forced(groups, levels)),
-        "completion_tokens": _mean(lengths),
+        "reward": known_mean(rewards),
+        "zero_spread": known_mean([c.zero_spread for c in scored]),
+        "thoughts_flat": known_mean([c.level_is_flat(1) for c in spread]),
+        "within_variance": known_mean([v.within for v in variances]),
+        "between_variance": known_mean([v.between for v in variances]),
+        "truncated": known_mean([leaf.finish is Finish.LENGTH for leaf in leaves]),
+        "unforked": known_mean([g.levels_S[leaf] < levels for g in groups for leaf in g.leaves]),
+        "closed_by_force": known_mean(_forced(groups, levels)),
+        "completion_tokens": known_mean(lengths),
         **_shaping(groups, verdicts),
         "groups": len(groups),
         "groups_trained": len(batch.trees),
@@ -63,10 +64,10 @@ def step_metrics(
         "U": batch.totals.U,
         "tree_tokens": tokens,
         "token_ratio": rows / tokens if tokens else float("nan"),
-        "path_depth": _mean([s.depth for s in shapes]),
-        "flat_trees": _mean([s.flat for s in shapes]),
-        "shared": _mean([s.shared for s in shapes]),
-        "shared_without_common": _mean([s.shared_without_common for s in shapes]),
+        "path_depth": known_mean([s.depth for s in shapes]),
+        "flat_trees": known_mean([s.flat for s in shapes]),
+        "shared": known_mean([s.shared for s in shapes]),
+        "shared_without_common": known_mean([s.shared_without_common for s in shapes]),
         **loss,
         "grad_norm": float(np.mean(norms)) if norms else 0.0,
         "packs": batch.pack_count,
@@ -81,8 +82,8 @@ def _shaping(groups: Sequence[Group], verdicts: Sequence[Sequence[Verdict]]) -> 
         for leaf, verdict in zip(group.leaves, own, strict=True)
     ]
     return {
-        "overlong": _mean([after - before for before, after in pairs if before is not None and after is not None]),
-        "masked": _mean([before is not None and after is None for before, after in pairs]),
+        "overlong": known_mean([after - before for before, after in pairs if before is not None and after is not None]),
+        "masked": known_mean([before is not None and after is None for before, after in pairs]),
     }
 
 
@@ -98,17 +99,10 @@ def rethinks(groups: Sequence[Group], plan: ForkPlan, text: Callable[[np.ndarray
     marks = {mark for tag in tags for mark in (tag, tag.replace("</", "<"))}
     answers = [s for g in groups for s, level in zip(g.segments, g.levels_S, strict=True) if level == len(plan.stages)]
     texts = [text(s.tokens) for s in answers] if marks else []
-    return _mean([any(mark in shown for mark in marks) for shown in texts])
+    return known_mean([any(mark in shown for mark in marks) for shown in texts])
 
 
 def _forced(groups: Sequence[Group], levels: int) -> list[bool]:
     """Of each segment that may fork: whether its closing text was forced."""
     inner = [s for g in groups for s, level in zip(g.segments, g.levels_S, strict=True) if level < levels]
     return [not s.sampled_mask.all() for s in inner]
-
-
-def _mean(values: Sequence[Any] | np.ndarray) -> float:
-    """Mean of the values that are known; NaN if there is none."""
-    array = np.asarray(values, dtype=float)
-    array = array[~np.isnan(array)]
-    return float(array.mean()) if len(array) else float("nan")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from phloem.analysis.plots import draw_curves, read_metrics
 from phloem.config import TrainConfig
+from phloem.evaluate.held_out import HeldOut
+from phloem.means import known_mean
 from phloem.train.folder import RunFolder
 from phloem.train.view import View
 
@@ -15,21 +18,21 @@ if TYPE_CHECKING:
 
 __all__ = ["report"]
 
+SECONDS = ("seconds/sample", "seconds/reward", "seconds/update")
+
 
 def report(result: RunResult, config: TrainConfig, folder: RunFolder, view: View) -> None:
     """Prints the figures of a run, writes summary.json and draws curves.png."""
     records = read_metrics(folder.path / "metrics.jsonl")
     steps = [r for r in records if r["kind"] == "train"]
+    averaged = ("within_variance", "between_variance", "token_ratio", *SECONDS)
     summary = {
         "steps": result.steps,
         "before": _held_out(result.before),
         "after": _held_out(result.after),
         "gain": None if result.gain is None else asdict(result.gain),
         "constant_baseline": result.constant_baseline,
-        "within_variance": _average(steps, "within_variance"),
-        "between_variance": _average(steps, "between_variance"),
-        "token_ratio": _average(steps, "token_ratio"),
-        **{f"seconds/{part}": _average(steps, f"seconds/{part}") for part in ("sample", "reward", "update")},
+        **{key: known_mean([step.get(key) for step in steps]) for key in averaged},
     }
     folder.write_json("summary.json", summary)
     name = f"{config.task.name}, {config.credit.preset}, {config.sample.shape}"
@@ -50,20 +53,21 @@ def _lines(result: RunResult, config: TrainConfig, summary: dict[str, Any]) -> l
         ]
     if result.constant_baseline is not None:
         lines.append(f"  always one answer    {result.constant_baseline:.3f}")
-    if summary["within_variance"] is not None or summary["between_variance"] is not None:
-        within, between = (_shown(summary[f"{where}_variance"], ".3f") for where in ("within", "between"))
+    variances = summary["within_variance"], summary["between_variance"]
+    if not all(map(isnan, variances)):
+        within, between = (_shown(variance, ".3f") for variance in variances)
         lines.append(f"variance of the reward within thoughts {within}, between thoughts {between} (mean over steps)")
-    seconds = ", ".join(f"{part} {summary[f'seconds/{part}']:.2f}" for part in ("sample", "reward", "update"))
+    seconds = ", ".join(f"{key.removeprefix('seconds/')} {summary[key]:.2f}" for key in SECONDS)
     lines.append(f"token ratio {_shown(summary['token_ratio'], '.2f')}; seconds per step: {seconds}")
     lines.append(f"everything is in {result.folder}")
     return lines
 
 
-def _shown(value: float | None, form: str) -> str:
-    return "unknown" if value is None else format(value, form)
+def _shown(value: float, form: str) -> str:
+    return "unknown" if isnan(value) else format(value, form)
 
 
-def _held_out(found: Any) -> dict[str, Any] | None:
+def _held_out(found: HeldOut | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
@@ -72,8 +76,3 @@ def _held_out(found: Any) -> dict[str, Any] | None:
         "prompts": len(found.ids),
         "truncated": found.truncated,
     }
-
-
-def _average(steps: list[dict[str, Any]], key: str) -> float | None:
-    values = [r[key] for r in steps if r.get(key) is not None]
-    return sum(values) / len(values) if values else None

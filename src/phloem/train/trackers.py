@@ -35,9 +35,7 @@ class _Tracker(Protocol):
 
 
 def require_trackers(config: TrainConfig) -> None:
-    """Raises:
-    ConfigError: a tracker of `run.trackers` is not installed.
-    """
+    """Raises ConfigError: a tracker of `run.trackers` is not installed."""
     for name in config.run.trackers:
         if find_spec(name) is None:
             raise ConfigError(

@@ -165,7 +165,7 @@ class Group:
     def rewards_R(self) -> Float64[np.ndarray, " R"]:
         """Reward of each rollout; NaN: not scored."""
         rewards = [self.segments[leaf].reward for leaf in self.leaves]
-        return np.array([np.nan if r is None else r for r in rewards], dtype=np.float64)
+        return np.array(rewards, dtype=np.float64)  # None becomes NaN
 
     def path(self, leaf: int) -> tuple[int, ...]:
         """Segment indices from the prompt to segment `leaf`, which comes last."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from phloem.means import known_mean
 from phloem.tree.trie import PrefixTree
 
 __all__ = ["Structure", "path_depths", "process_sets", "shared_share", "structure", "token_ratio"]
@@ -86,12 +87,7 @@ def structure(tree: PrefixTree) -> Structure:
     return Structure(
         depth=float(depths.mean()) if len(depths) else 0.0,
         flat=bool((depths <= 1).all()),
-        shared=_mean(shared_share(tree, with_common=True)),
-        shared_without_common=_mean(shared_share(tree, with_common=False)),
+        shared=known_mean(shared_share(tree, with_common=True)),
+        shared_without_common=known_mean(shared_share(tree, with_common=False)),
         ratio=token_ratio(tree),
     )
-
-
-def _mean(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")

@@ -64,9 +64,10 @@ _PLAIN_TAIL = re.compile(
 )
 _MAX_WORDS = 4
 SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
-_NOT_UNITS = """maybe perhaps possibly probably not or nor and but if unless except than wrong incorrect no neither
+_NO_UNIT_WORDS = """maybe perhaps possibly probably not or nor and but if unless except than wrong incorrect no neither
 never plus minus times half halves third thirds fourths fifths sixths sevenths eighths ninths tenths hundredths
 thousandths factorial squared cubed less below choose over mod"""
+_NOT_UNITS = frozenset(_NO_UNIT_WORDS.split())
 
 
 def split_unit(text: str, *, plain_letters: bool = True) -> tuple[str, Unit | None]:
@@ -138,7 +139,7 @@ def read_unit(text: str, power: int = 1) -> Unit | None:
         words, power = words[:-1], 3
     elif words and words[-1][-1:] in "23":
         words[-1], power = words[-1][:-1], int(words[-1][-1])
-    if not words or set(words) & set(_NOT_UNITS.split()):
+    if not words or _NOT_UNITS.intersection(words):
         return None
     kept = [_singular(word) for word in words if word not in _IGNORED or len(words) == 1]
     if len(kept) == 1 and kept[0] in _UNITS:
