@@ -10,8 +10,9 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, get_args
 
-from phloem.config import ConfigError, CreditConfig
+from phloem.config import CreditConfig
 from phloem.config.credit import Baseline, Normaliser, Scale, Share, Unit
+from phloem.kinds import ConfigError
 
 __all__ = [
     "PRESETS",

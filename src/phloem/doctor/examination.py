@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from phloem import presets, tasks
-from phloem.config import ConfigError, TrainConfig
+from phloem.config import TrainConfig
 from phloem.doctor.data import of_data
 from phloem.doctor.findings import Finding, Report, fail, ok, warn
 from phloem.doctor.lengths import of_lengths
 from phloem.doctor.prompts import of_prompts, rendered
 from phloem.doctor.reward import of_golds, of_reward
-from phloem.kinds import PhloemError
+from phloem.kinds import ConfigError, PhloemError
 from phloem.models import load_tokenizer
 from phloem.presets import Rule
 from phloem.tasks.enough import require_enough

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -53,7 +54,7 @@ def without_waiting() -> Iterator[None]:
         return
     from huggingface_hub import constants
 
-    switches = [constants, *([sys.modules["datasets.config"]] if "datasets.config" in sys.modules else [])]
+    switches: list[Any] = [constants, *([sys.modules["datasets.config"]] if "datasets.config" in sys.modules else [])]
     before = [switch.HF_HUB_OFFLINE for switch in switches]
     for switch in switches:
         switch.HF_HUB_OFFLINE = True

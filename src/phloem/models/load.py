@@ -173,13 +173,14 @@ def _load_weights(folder: str, dtype: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     with _reading(folder):
-        model, found = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=getattr(torch, dtype), output_loading_info=True
         )
+    model, found = loaded
     if missing := sorted(found["missing_keys"]):  # transformers fills these with random numbers and goes on
         raise ModelError(
-            f"model.path: the weights in {folder} lack {a_few(missing, 3)} of a {type(model).__name__}: fetch the checkpoint "
-            "again, or give the folder of a causal language model"
+            f"model.path: the weights in {folder} lack {a_few(missing, 3)} of a {type(model).__name__}: fetch "
+            "the checkpoint again, or give the folder of a causal language model"
         )
     return model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from phloem.config import ConfigError
+from phloem.kinds import ConfigError, a_few
 from phloem.tasks.enough import require_enough
 from phloem.tasks.task import Example, ExampleTask, Task
 from phloem.train.policy import Policy
