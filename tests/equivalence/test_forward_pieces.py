@@ -1,11 +1,8 @@
 """The depth-first engine against each rollout alone: values and gradients, whatever the size of the pieces."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
-from flex_on_cpu import flex_on_cpu
 from groups import Shape, random_group
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,19 +21,11 @@ from tree_against_rows import (
 )
 from update_machine import Plain
 
-from phloem.forward import CannotServe, Logprobs, blocks, logprobs, pack, prepare
+from phloem.forward import CannotServe, Logprobs, logprobs, pack, prepare
 from phloem.forward.dfs import bounded_backward, bounded_logprobs
 from phloem.tree import Group, PrefixTree
 
-pytestmark = pytest.mark.model
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_cuts_and_flex() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch, flex_on_cpu():
-        patch.setattr(blocks, "CALL_COST", 3)
-        patch.setattr(blocks, "RUN", 3)
-        yield
+pytestmark = [pytest.mark.model, pytest.mark.usefixtures("small_cuts_and_flex")]
 
 
 def by_pieces(

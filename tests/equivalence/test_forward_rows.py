@@ -1,38 +1,23 @@
 """The tree forward against each rollout alone: values and every parameter's gradient."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flex_on_cpu import flex_on_cpu
 from groups import Shape, random_group
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_models import KINDS, VOCABULARY, float64_throughout, tiny_model
 from tree_against_rows import assert_same_gradients, assert_same_values, by_rows, by_trees, random_weights
 
-from phloem.forward import CannotServe, Row, blocks, logprobs, logprobs_of_rows, pack, prepare
+from phloem.forward import CannotServe, Row, logprobs, logprobs_of_rows, pack, prepare
 from phloem.forward.prepare import check
 from phloem.tree import Group, PrefixTree, Segment
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.usefixtures("small_cuts_and_flex")]
 
 ENGINES = ("dense", "paths", "flex")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def flex_may_run() -> Iterator[None]:
-    with flex_on_cpu():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def many_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trees of tests are small: `paths` would take most of them as one block."""
-    monkeypatch.setattr(blocks, "CALL_COST", 3)
-    monkeypatch.setattr(blocks, "RUN", 3)
 
 
 def _quietly(line: str) -> None:
@@ -108,9 +93,7 @@ def prepared() -> dict[str, torch.nn.Module]:
     return models
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1), levels=st.integers(1, 4), engine=st.sampled_from(ENGINES))
 def test_random_trees(prepared: dict[str, torch.nn.Module], seed: int, levels: int, engine: str) -> None:
     model = prepared[engine]

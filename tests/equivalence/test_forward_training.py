@@ -1,11 +1,8 @@
 """The tree forward as training uses it: adapters, gradient checkpointing, autocast, and a real model."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
-from flex_on_cpu import flex_on_cpu
 from groups import Shape, random_group
 from peft import LoraConfig, get_peft_model
 from tiny_models import float64_throughout, tiny_model
@@ -13,25 +10,13 @@ from torch import nn
 from tree_against_rows import Outcome, assert_same_gradients, assert_same_values, by_rows, by_trees, random_weights
 
 from phloem.config import ModelConfig
-from phloem.forward import blocks, prepare
+from phloem.forward import prepare
 from phloem.models import load_model
 from phloem.tree import Group, Segment
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.usefixtures("small_cuts_and_flex")]
 
 ENGINES = ("dense", "paths", "flex")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def flex_may_run() -> Iterator[None]:
-    with flex_on_cpu():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def many_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "CALL_COST", 3)
-    monkeypatch.setattr(blocks, "RUN", 3)
 
 
 def some_groups(seed: int = 0) -> list[Group]:

@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM
 
 from phloem.config import SampleConfig
 from phloem.forward import prepare
-from phloem.models.load import _checkpoint_activations
+from phloem.models.load import checkpoint_activations
 from phloem.sample import ForkPlan, HFSampler, SampleError, StaleWeights
 from phloem.sample.packed import PackedLinear, pack_linears, plain_linears
 from phloem.sample.twin import Twin
@@ -39,7 +39,7 @@ def _update(model) -> None:
 
 def test_the_policy_is_left_as_it_was():
     model = tiny_model("llama", vocab_size=7)
-    _checkpoint_activations(model)
+    checkpoint_activations(model)
     model.train()
     model.model.layers[1].eval()
     before = {name: module.training for name, module in model.named_modules()}

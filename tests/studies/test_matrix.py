@@ -12,7 +12,7 @@ from phloem.studies import matrix
 from phloem.studies.matrix import HEADLINE, Cell, readings
 from phloem.studies.readings import Reading
 from phloem.studies.study import Bench
-from phloem.studies.time_per_step import _seconds_to
+from phloem.studies.time_per_step import seconds_to
 
 pytestmark = pytest.mark.model
 TREE = [cell for cell in HEADLINE if cell.rule == "grpo-ma"]
@@ -58,6 +58,6 @@ def test_seconds_to_a_target_lie_on_the_line_between_evaluations():
     steps = [{"seconds": 10.0}, {"seconds": 10.0}]
     evaluations = [{"step": s, "reward": r} for s, r in ((0, 0.5), (1, 0.5), (2, 0.7))]
     run = Reading(Path("."), HEADLINE[0], steps, evaluations)
-    assert _seconds_to(run, 0.1) == pytest.approx(15.0)
-    assert np.isnan(_seconds_to(run, 0.3))
+    assert seconds_to(run, 0.1) == pytest.approx(15.0)
+    assert np.isnan(seconds_to(run, 0.3))
     assert run.gain == pytest.approx(0.2)

@@ -9,7 +9,7 @@ from tiny_models import tiny_model
 
 from phloem import credit, presets
 from phloem.studies.tree_game import GAMES, LEAVES, SAMPLES, credit_on_edges
-from phloem.studies.tree_pretrained import _rows, train_pretrained
+from phloem.studies.tree_pretrained import paths_and_places, train_pretrained
 from phloem.studies.tree_tabular import leaf_probabilities, train_table
 from phloem.studies.tree_transformer import Shape, SmallTransformers, train_transformers
 from phloem.tree import Group
@@ -105,7 +105,7 @@ def test_small_transformers_learn():
 def test_the_rows_of_a_pretrained_model_hold_every_node_of_the_tree():
     model = tiny_model("llama")
     words = torch.tensor([7, 9])
-    rows, place = _rows(3, words)
+    rows, place = paths_and_places(3, words)
     found = model(input_ids=rows).logits.flatten(0, 1)[place]
     for node in range(LEAVES - 1):
         path, at = [], node

@@ -9,7 +9,7 @@ from tiny_run import tiny_run
 
 from phloem import ConfigError, CreditConfig, SampleConfig, TrainConfig, credit, presets
 from phloem.rewards import Verdict
-from phloem.train.metrics import _shaping
+from phloem.train.metrics import shaping_metrics
 from phloem.train.shaping import shaped
 from phloem.tree import Finish, Group, Segment
 
@@ -64,9 +64,9 @@ def test_truncated_rollouts_leave_their_group():
 def test_both_are_counted():
     group = plain([3, 9, BUDGET, BUDGET], [1.0, 1.0, 1.0, None])
     verdicts = [[Verdict.right()] * 3 + [Verdict.fault("x", by_completion=False)]]
-    found = _shaping([shaped(group, config(overlong_share=0.4, mask_truncated=True))], verdicts)
+    found = shaping_metrics([shaped(group, config(overlong_share=0.4, mask_truncated=True))], verdicts)
     assert found == {"overlong": pytest.approx(-0.75 / 2), "masked": 0.25}
-    assert _shaping([group], verdicts) == {"overlong": 0.0, "masked": 0.0}
+    assert shaping_metrics([group], verdicts) == {"overlong": 0.0, "masked": 0.0}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,16 @@ from phloem.models.hub import endpoint, reachable, without_waiting
 from phloem.models.smollm2 import ALIAS, smollm2_folder
 from phloem.models.tokenizer import check_ids, check_tokenizer, eos_ids
 
-__all__ = ["Declared", "ModelError", "check_trainable", "load_model", "load_skeleton", "load_tokenizer", "resolve"]
+__all__ = [
+    "Declared",
+    "ModelError",
+    "check_trainable",
+    "checkpoint_activations",
+    "load_model",
+    "load_skeleton",
+    "load_tokenizer",
+    "resolve",
+]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _ADAPTER = "adapter_config.json"
@@ -52,7 +61,7 @@ def load_model(config: ModelConfig, device: Any = None, trainable: bool = True) 
     elif config.lora.rank:
         model = _with_lora(model, config.lora)
     if config.gradient_checkpointing:
-        _checkpoint_activations(model)
+        checkpoint_activations(model)
     if trainable:
         check_trainable(model)
     model.eval()
@@ -214,7 +223,8 @@ def _reading(folder: str) -> Iterator[None]:
         raise ModelError(f"model.path: the {kind} {folder} could not be loaded: {remedy}. ({error})") from error
 
 
-def _checkpoint_activations(model: Any) -> None:
+def checkpoint_activations(model: Any) -> None:
+    """Has the model compute activations again in the backward pass, under the name that its transformers knows."""
     settings = {"use_reentrant": False}
     if hasattr(model, "activation_checkpointing_enable"):  # the name from transformers 5.24 on
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings)

@@ -14,7 +14,7 @@ from phloem.studies.matrix import HEADLINE, SHAPES, readings
 from phloem.studies.readings import Reading
 from phloem.studies.study import Bench, Figure, Finding, Study, Verdict, not_run
 
-__all__ = ["STUDY"]
+__all__ = ["STUDY", "seconds_to"]
 
 KINDS = (("grpo", "T4A1"), ("grpo-ma", "T4A4"), ("grpo-ma", "T8A2"), ("grpo", "T16A1"), ("grpo-ma", "T8A4"))
 TARGET = 0.05
@@ -35,13 +35,13 @@ def measure(bench: Bench) -> dict[str, Any]:
                 **parts,
                 "total": float(np.mean(run.series("seconds")[1:])),
                 "tokens": float(run.tokens[-1] / len(run.steps)),
-                "to_target": _seconds_to(run, TARGET),
+                "to_target": seconds_to(run, TARGET),
             }
         )
     return {"runs": rows, "target": TARGET}
 
 
-def _seconds_to(run: Reading, gain: float) -> float:
+def seconds_to(run: Reading, gain: float) -> float:
     """Seconds of training until the line between evaluations first reaches the gain; NaN where it never does."""
     x = [run.seconds_at(e["step"]) for e in run.evaluations]
     y = [e["reward"] - run.evaluations[0]["reward"] for e in run.evaluations]

@@ -16,7 +16,7 @@ from phloem.kinds import PhloemError
 from phloem.studies.tree_game import DEPTH, LEAVES, Game, Rule
 from phloem.studies.tree_transformer import train_on_tree
 
-__all__ = ["train_pretrained"]
+__all__ = ["paths_and_places", "train_pretrained"]
 
 TURNS = (" left", " right")
 
@@ -32,7 +32,7 @@ def train_pretrained(model: Any, tokenizer: Any, game: Game, rule: Rule, lr: flo
         raise PhloemError(f"the tokenizer has no single token for {' and '.join(TURNS)}")
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     words = torch.tensor([ids[0] for ids in turns])
-    rows, place = _rows(int(start), words)
+    rows, place = paths_and_places(int(start), words)
     for embeddings in (model.get_input_embeddings(), model.get_output_embeddings()):
         embeddings.requires_grad_(False)
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -66,7 +66,7 @@ class FusedAdam:
         self._inner.zero_grad()
 
 
-def _rows(start: int, words: Tensor) -> tuple[Tensor, Tensor]:
+def paths_and_places(start: int, words: Tensor) -> tuple[Tensor, Tensor]:
     """(8, 4) ids of the paths to the last turns, and where in them, flattened, each of the 15 nodes first stands."""
     paths = torch.tensor([[(path >> (DEPTH - 2 - t)) & 1 for t in range(DEPTH - 1)] for path in range(LEAVES // 2)])
     rows = torch.cat([torch.full((LEAVES // 2, 1), start), words[paths]], dim=1)

@@ -16,7 +16,7 @@ from phloem.train.step import Batch
 from phloem.tree import Finish, Group
 from phloem.tree.structure import structure
 
-__all__ = ["rethinks", "step_metrics"]
+__all__ = ["rethinks", "shaping_metrics", "step_metrics"]
 
 
 def step_metrics(
@@ -57,7 +57,7 @@ def step_metrics(
         "unforked": known_mean([g.levels_S[leaf] < levels for g in groups for leaf in g.leaves]),
         "closed_by_force": known_mean(_forced(groups, levels)),
         "completion_tokens": known_mean(lengths),
-        **_shaping(groups, verdicts),
+        **shaping_metrics(groups, verdicts),
         "groups": len(groups),
         "groups_trained": len(batch.trees),
         "Z": batch.totals.Z,
@@ -74,7 +74,7 @@ def step_metrics(
     }
 
 
-def _shaping(groups: Sequence[Group], verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
+def shaping_metrics(groups: Sequence[Group], verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
     """What became of the task's rewards before they were credited."""
     pairs = [
         (verdict.reward, group.segments[leaf].reward)

@@ -112,7 +112,7 @@ class Remote:
     """An object of the candidate's process: it can be called, read, set, indexed and iterated over, not compared."""
 
     __slots__ = ("_link", "_number")
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # object declares it a method
 
     def __init__(self, link: Link, number: int) -> None:
         object.__setattr__(self, "_link", link)
