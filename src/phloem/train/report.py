@@ -57,7 +57,7 @@ def _lines(result: RunResult, config: TrainConfig, summary: dict[str, Any]) -> l
     if not all(map(isnan, variances)):
         within, between = (_shown(variance, ".3f") for variance in variances)
         lines.append(f"variance of the reward within thoughts {within}, between thoughts {between} (mean over steps)")
-    seconds = ", ".join(f"{key.removeprefix('seconds/')} {summary[key]:.2f}" for key in SECONDS)
+    seconds = ", ".join(f"{key.removeprefix('seconds/')} {_shown(summary[key], '.2f')}" for key in SECONDS)
     lines.append(f"token ratio {_shown(summary['token_ratio'], '.2f')}; seconds per step: {seconds}")
     lines.append(f"everything is in {result.folder}")
     return lines
