@@ -38,6 +38,8 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
         RunFolder.make(TrainConfig(run=RunConfig(folder=str(tmp_path / "file" / "run"))))
+    with pytest.raises(ConfigError, match=r"cannot be used .*name another one"):
+        RunFolder.make(TrainConfig(run=RunConfig(folder=str(tmp_path / ("x" * 300)))))
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "model", "curves.png"])

@@ -35,6 +35,7 @@ from phloem.config import ConfigError
 from phloem.kinds import PhloemError, Stopped
 from phloem.train import TrainError
 from phloem.train.checkpoint import Checkpoints
+from phloem.train.resume import require_same_run, settings_of_run
 
 pytestmark = pytest.mark.model
 
@@ -244,11 +245,67 @@ def test_other_settings_and_other_data_are_refused_by_name(model_folder, tmp_pat
     other = replace(wanted, optim=replace(wanted.optim, lr=1e-3), run=replace(wanted.run, seed=3))
     with pytest.raises(ConfigError, match=r"optim\.lr \(0\.01 there, 0\.001 now\), run\.seed \(0 there, 3 now\)"):
         quick_train(other, letters(), resume=True)
+    kept = settings_of_run(tmp_path / "run")
+    require_same_run(replace(kept, run=replace(kept.run, trackers=("wandb",))))  # this may change
     with pytest.raises(ConfigError, match="training examples are not those"):
         quick_train(wanted, letters(count=7), resume=True)
     with pytest.raises(ConfigError, match=r"nowhere is not a run folder"):
         quick_train(replace(wanted, run=replace(wanted.run, folder=str(tmp_path / "nowhere"))), letters(), resume=True)
     assert len(metrics(tmp_path / "run")) > 1
+
+
+def test_a_config_changed_by_hand_is_other_settings_too(model_folder, tmp_path):
+    run = tmp_path / "run"
+    wanted = config(model_folder, run, optim=OptimConfig(steps=2, prompts_per_step=2, lr=1e-2))
+    quick_train(wanted, letters())
+    place = run / "config.yaml"
+    place.write_text(place.read_text().replace("lr: 0.01", "lr: 0.5"))
+    changed = settings_of_run(run)
+    with pytest.raises(ConfigError, match=r"optim\.lr \(0\.01 there, 0\.5 now\)"):
+        quick_train(replace(changed, optim=replace(changed.optim, steps=3)), letters(), resume=True)
+
+
+def test_a_run_that_may_not_go_on_is_left_as_it_was(model_folder, tmp_path):
+    run = tmp_path / "run"
+    wanted = config(model_folder, run, optim=OptimConfig(steps=2, prompts_per_step=2, lr=1e-2))
+    quick_train(wanted, letters())
+    before = {name: (run / name).read_bytes() for name in ("config.yaml", "env.json", "metrics.jsonl")}
+    with pytest.raises(ConfigError, match="has taken its 2 steps"):
+        quick_train(replace(wanted, optim=replace(wanted.optim, steps=1)), letters(), resume=True)
+    shutil.rmtree(run / "checkpoints")
+    longer = replace(wanted, optim=replace(wanted.optim, steps=3))
+    with pytest.raises(ConfigError, match="has logged 2 steps, and has no complete checkpoint to go on from"):
+        quick_train(longer, letters(), resume=True)
+    assert {name: (run / name).read_bytes() for name in before} == before
+
+
+def test_logs_that_lost_lines_are_named_and_gone_on_with(model_folder, tmp_path, capsys):
+    run = tmp_path / "run"
+    shown = RunConfig(str(run), view="plain", checkpoint_every=1)
+    wanted = config(model_folder, run, optim=OptimConfig(steps=2, prompts_per_step=2, lr=1e-2), run=shown)
+    quick_train(wanted, letters())
+    whole = (run / "metrics.jsonl").read_bytes()
+    (run / "metrics.jsonl").write_bytes(whole[:300])
+    (run / "env.json").write_text("[1]")
+    quick_train(replace(wanted, optim=replace(wanted.optim, steps=3)), letters(), resume=True)
+    said = capsys.readouterr().out
+    assert "WARNING" in said
+    assert "metrics.jsonl has lost lines: 300 bytes of" in said
+    assert "seconds per step" in said
+    assert [r["step"] for r in metrics(run, "train")] == [3]
+    assert len(json.loads((run / "env.json").read_text())["resumed"]) == 1
+
+
+def test_rollouts_that_are_not_kept_for_a_while_stay(model_folder, tmp_path):
+    """What was kept before stays, and lines of steps taken again go, whether or not this part of the run keeps any."""
+    run = tmp_path / "run"
+    wanted = config(model_folder, run, optim=OptimConfig(steps=2, prompts_per_step=2, lr=1e-2))
+    quick_train(wanted, letters())
+    for steps, kept in ((3, False), (4, True)):
+        changed = replace(wanted.run, save_rollouts=kept)
+        quick_train(replace(wanted, optim=replace(wanted.optim, steps=steps), run=changed), letters(), resume=True)
+    lines = (run / "rollouts.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 1, 2, 2, 4, 4]
 
 
 def test_the_command_line_goes_on_with_a_folder(model_folder, tmp_path, capsys):
@@ -268,7 +325,13 @@ def test_the_command_line_goes_on_with_a_folder(model_folder, tmp_path, capsys):
     assert main(["train", "--resume", str(run), "--config", str(run / "config.yaml")]) == 2
     assert main(["train", "--resume", str(run)]) == 2
     assert "set optim.steps above 1" in capsys.readouterr().err
-    assert main(["train", "--resume", str(run), "--optim.steps", "2"]) == 0
+    assert main(["train", "--resume", str(run), "--run.folder", str(tmp_path / "other")]) == 2
+    assert "leave --run.folder out" in capsys.readouterr().err
+    assert main(["train", "--dry_run", "--resume", str(run), "--optim.lr", "1"]) == 2
+    assert "optim.lr" in capsys.readouterr().err
+    assert main(["train", "--dry_run", "--resume", str(run), "--optim.steps", "2"]) == 0
+    shown = ["--run.time_rows", "false", "--evaluation.shown", "1", "--run.project", "mine"]
+    assert main(["train", "--resume", str(run), "--optim.steps", "2", *shown]) == 0
     assert [r["step"] for r in metrics(run, "train")] == [1, 2]
 
 

@@ -32,7 +32,11 @@ def train(words: Sequence[str]) -> None:
     files, resumed = line.take("config"), line.take("resume")
     if resumed and files:
         raise ConfigError("--resume takes its settings from the run folder: leave --config out")
+    if resumed and line.option("run.folder") is not None:
+        raise ConfigError("--resume names the folder that the run goes on in: leave --run.folder out")
     config = resolve([_settings_file(resumed[-1])] if resumed else files, line.pairs)
+    if resumed:
+        config = replace(config, run=replace(config.run, folder=resumed[-1]))
     if "print_config" in line.flags:
         credit = resolved(config.credit, config.sample.max_completion_tokens)
         print(to_yaml(replace(config, credit=credit)), end="")
@@ -40,13 +44,11 @@ def train(words: Sequence[str]) -> None:
     if "dry_run" in line.flags:
         from phloem.train.dry_run import dry_run
 
-        if said := dry_run(config):
+        if said := dry_run(config, resume=bool(resumed)):
             print(said)
         return
     from phloem.train import train as run_training
 
-    if resumed:
-        config = replace(config, run=replace(config.run, folder=resumed[-1]))
     run_training(config, resume=bool(resumed))
 
 

@@ -6,6 +6,7 @@ checkpoints/
     model/                 the policy (or its adapters), as transformers (or peft) loads it
     optimiser.safetensors  AdamW's moments, by the names of the parameters
     random.pt              random states of every process
+    config.yaml            the settings it was written under
     state.json             where the run stands; size and checksum of every file above; written last
 
 A checkpoint is written beside its place and renamed when it is on the disk. One that lacks a file, or holds another
@@ -36,6 +37,7 @@ from phloem.kinds import PhloemError
 
 __all__ = ["Checkpoints", "Progress", "Saved", "random_state", "set_random_state"]
 
+SETTINGS = "config.yaml"
 MARGIN = 2**24
 """Bytes kept free on the disk beside a checkpoint."""
 
@@ -116,11 +118,12 @@ class Checkpoints:
     def save(
         self,
         saved: Saved,
+        settings: str,
         save_model: Callable[[Path], None],
         optimiser: Mapping[str, Tensor],
         random_states: list[dict[str, Any]],
     ) -> None:
-        """Writes a checkpoint (`saved.path` is not read) and removes old ones.
+        """Writes a checkpoint (`saved.path` is not read; `settings` are YAML) and removes old ones.
 
         Raises:
             PhloemError: it cannot be written; the older ones are still there.
@@ -130,6 +133,7 @@ class Checkpoints:
             save_model(aside / "model")
             save_file(dict(optimiser), aside / "optimiser.safetensors")
             torch.save(random_states, aside / "random.pt")
+            (aside / SETTINGS).write_text(settings, encoding="utf-8")
             reference = [path] if (path := self.path / "reference.safetensors").exists() else []
             files = {_name(path, aside): _size_and_checksum(path) for path in (*_files(aside), *reference)}
             content = {**asdict(replace(saved, path=Path())), "path": None, "files": files}
@@ -156,6 +160,11 @@ class Checkpoints:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 announce(f"checkpoint {place.name} is skipped, it is not complete: {error}")
         return None
+
+    @property
+    def settings(self) -> Path | None:
+        """The file of the settings that the newest checkpoint was written under."""
+        return next((place / SETTINGS for place in self._places() if (place / SETTINGS).exists()), None)
 
     def clear(self) -> None:
         """Removes all of them, once a run is done that is to leave no weights."""

@@ -14,9 +14,12 @@ from phloem.files import size_shown
 from phloem.forward.head import KEEP
 from phloem.forward.plan import choose_engine
 from phloem.models import load_skeleton, load_tokenizer
+from phloem.train.fitting import fit_prompts
+from phloem.train.folder import RunFolder
 from phloem.train.policy import Policy
 from phloem.train.prepare import checked_task
 from phloem.train.ranks import Ranks
+from phloem.train.resume import require_same_run
 from phloem.train.speed import expected_plan
 
 __all__ = ["Memory", "dry_run", "memory_of"]
@@ -33,22 +36,29 @@ class Memory:
         return sum(self.parts.values())
 
 
-def dry_run(config: TrainConfig) -> str:
+def dry_run(config: TrainConfig, *, resume: bool = False) -> str:
     """Lines about the run that these settings describe, launched as this process was; on the first process only.
 
     Data and tokenizer are read, weights are not. Lengths are those of full budgets: what a step takes at most.
+    `resume`: the run in `config.run.folder` is to go on.
 
     Raises:
         PhloemError: whatever would stop the run before its weights load.
     """
+    if resume:
+        require_same_run(config)
     task = checked_task(config)
     ranks = Ranks.join()
+    if not resume:
+        ranks.from_first(lambda: RunFolder.require_free(config))
     tokenizer, _ = load_tokenizer(config.model)
     accelerator = Accelerator()
     engine = config.model.attention
     if engine == "auto":
         engine = choose_engine(accelerator.device.type)
     policy = Policy(load_skeleton(config.model), tokenizer, accelerator, config, engine)
+    notes: list[str] = []
+    task = fit_prompts(policy, task, notes.append)
     prompts = [len(range(rank, config.optim.prompts_per_step, ranks.size)) for rank in range(ranks.size)]
     how = "alone" if ranks.size == 1 else "weights spread over them (FSDP2)" if ranks.sharded else "whole weights (DDP)"
     plan = expected_plan(policy, task)
@@ -56,6 +66,7 @@ def dry_run(config: TrainConfig) -> str:
     adapted = hasattr(policy.model, "peft_config")
     every, keep = config.run.checkpoint_every, config.run.keep_checkpoints
     lines = [
+        *notes,
         f"processes     {ranks.size}, {how}, on {accelerator.device.type}",
         f"model         {sum(p.numel() for p in policy.model.parameters()):,} parameters in {config.model.dtype}, "
         f"{sum(p.numel() for p in policy.trained):,} of them trained{' (adapters)' if adapted else ''}",

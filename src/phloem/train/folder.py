@@ -42,7 +42,9 @@ from phloem.tree import Group
 __all__ = ["RunFolder", "group_record"]
 
 PACKAGES = ("phloem", "torch", "transformers", "accelerate", "peft", "tokenizers", "safetensors", "numpy")
-BEFORE = ("config.yaml", "env.json", "metrics.jsonl", "rollouts.jsonl")
+LOGS = ("metrics.jsonl", "rollouts.jsonl")
+"""Files that grow."""
+BEFORE = ("config.yaml", "env.json", *LOGS)
 """Files made before a model loads."""
 LOCK = ".lock"
 LATER = ("model", "best", "checkpoints", "completions", "tensorboard", "curves.png", "summary.json")
@@ -82,18 +84,7 @@ class RunFolder:
         Raises:
             ConfigError: the folder holds another run or files that a run would write over, or cannot be written.
         """
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        task = config.task.name.replace(":", "-")
-        folder = cls(Path(config.run.folder or f"runs/{task}-{config.credit.preset}-{stamp}"), writes=True)
-        if (folder.path / "metrics.jsonl").exists():
-            raise ConfigError(
-                f"run.folder {folder.path} holds a run already; go on with `phloem train --resume {folder.path}`, or "
-                "name another folder"
-            )
-        if taken := [name for name in (*BEFORE, *LATER) if (folder.path / name).exists()]:
-            raise ConfigError(
-                f"run.folder {folder.path} holds {', '.join(taken)}, which a run writes; name a new or empty folder"
-            )
+        folder = cls(cls.require_free(config), writes=True)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             replace_text(folder.path / "env.json", to_json(environment(), indent=2))
@@ -103,6 +94,34 @@ class RunFolder:
             folder._take_back()
             raise ConfigError(f"run.folder {folder.path} cannot be written ({error}); name another one") from error
         return folder
+
+    @staticmethod
+    def require_free(config: TrainConfig) -> Path:
+        """Where a new run would go, without making it.
+
+        Raises:
+            ConfigError: as `make`, as far as looking tells.
+        """
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        task = config.task.name.replace(":", "-")
+        path = Path(config.run.folder or f"runs/{task}-{config.credit.preset}-{stamp}")
+        try:
+            taken = [name for name in (*BEFORE, *LATER) if (path / name).exists()]
+            place = next(place for place in (path, *path.absolute().parents) if place.exists())
+        except OSError as error:  # a name that is too long, a folder that must not be looked into
+            raise ConfigError(f"run.folder {path} cannot be used ({error.strerror}); name another one") from error
+        if "metrics.jsonl" in taken:
+            raise ConfigError(
+                f"run.folder {path} holds a run already; go on with `phloem train --resume {path}`, or name another "
+                "folder"
+            )
+        if taken:
+            raise ConfigError(
+                f"run.folder {path} holds {', '.join(taken)}, which a run writes; name a new or empty folder"
+            )
+        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+            raise ConfigError(f"run.folder {path} cannot be written: {place} cannot; name another one")
+        return path
 
     @classmethod
     def again(cls, config: TrainConfig) -> RunFolder:
@@ -115,13 +134,31 @@ class RunFolder:
         folder._begun = True
         try:
             folder._open(config)
-            replace_text(folder.path / "config.yaml", to_yaml(config))
-            env = json.loads((folder.path / "env.json").read_text("utf-8"))
-            env.setdefault("resumed", []).append(environment())
-            replace_text(folder.path / "env.json", to_json(env, indent=2))
-        except (OSError, json.JSONDecodeError) as error:
+        except OSError as error:
             raise ConfigError(f"the run in {folder.path} cannot be opened again ({error})") from error
         return folder
+
+    def write_settings(self, config: TrainConfig) -> None:
+        """Notes how a run goes on, once it is sure that it does: the settings from here on, and on what it runs."""
+        if not self.writes:
+            return
+        place = self.path / "env.json"
+        try:
+            env = dict(json.loads(place.read_text("utf-8")))
+        except (OSError, ValueError, TypeError):  # lost, or no object any more: no reason to stop a run
+            env = {}
+        env["resumed"] = [*env.get("resumed", []), environment()]
+        with writing(self.path):
+            replace_text(place, to_json(env, indent=2))
+            replace_text(self.path / "config.yaml", to_yaml(config))
+
+    def require_nothing_logged(self) -> None:
+        """Raises ConfigError: the run has taken steps, which one that starts anew would drop."""
+        if taken := len(self.steps()):
+            raise ConfigError(
+                f"the run in {self.path} has logged {taken} steps, and has no complete checkpoint to go on from: start "
+                "a new run in another folder, from its model if it kept one"
+            )
 
     def _open(self, config: TrainConfig) -> None:
         self._lock()
@@ -143,17 +180,28 @@ class RunFolder:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Bytes written so far to each file that grows."""
-        files = [file for file in (self._metrics, self._rollouts) if file is not None]
-        return {Path(file.name).name: os.fstat(file.fileno()).st_size for file in files}
+        """Bytes written so far to each file that grows; what is flushed is all there is."""
+        return {path.name: path.stat().st_size for path in self._logs}
 
-    def rewind(self, lengths: Mapping[str, int]) -> None:
-        """Drops what was written after these lengths, so that steps taken again are logged once."""
-        for file in (self._metrics, self._rollouts):
-            if file is not None:
-                path = Path(file.name)
-                with writing(path):
-                    os.truncate(path, min(lengths.get(path.name, 0), path.stat().st_size))  # opened to append
+    @property
+    def _logs(self) -> list[Path]:
+        """The files that grow, whether or not the run goes on writing them."""
+        return [path for name in LOGS if self.writes and (path := self.path / name).exists()]
+
+    def rewind(self, lengths: Mapping[str, int]) -> list[str]:
+        """Drops what was written after these lengths, so that steps taken again are logged once.
+
+        Returns a sentence for each file that has lost lines, and ends it where its last whole line does.
+        """
+        lost = []
+        for path in self._logs:
+            length, size = lengths.get(path.name, 0), path.stat().st_size
+            if size < length:
+                lost.append(f"{path} has lost lines: {size:,} bytes of {length:,} are there")
+                length = path.read_bytes().rfind(b"\n") + 1
+            with writing(path):
+                os.truncate(path, length)  # opened to append
+        return lost
 
     def steps(self) -> list[dict[str, Any]]:
         """The training steps logged so far."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from phloem.kinds import ConfigError, PhloemError
+from phloem.settings import to_yaml
 from phloem.train.checkpoint import Checkpoints, Progress, Saved, random_state, set_random_state
 from phloem.train.folder import RunFolder
 from phloem.train.optimiser import Optimiser
@@ -62,12 +63,14 @@ class Keeper:
         def write() -> None:
             self.checkpoints.require_room(self.policy.checkpoint_bytes, f"the checkpoint of step {progress.step}")
             saved = Saved(Path(), progress, weights, self.data, self.ranks.size, self.folder.lengths)
-            self.checkpoints.save(saved, self.policy.write, optimiser, states)
+            self.checkpoints.save(saved, to_yaml(self.policy.config), self.policy.write, optimiser, states)
 
         self.ranks.from_first(write)
 
-    def restore(self, saved: Saved) -> None:
+    def restore(self, saved: Saved) -> list[str]:
         """Brings optimiser, reference, data, logs and random states to where they were; the weights are loaded.
+
+        Returns sentences on logs that lack lines.
 
         Raises:
             ConfigError: other training examples, or a run that has taken all its steps.
@@ -87,5 +90,9 @@ class Keeper:
         self.optimiser.restore(saved.optimiser(), saved.progress.updates)
         if self.reference is not None:
             self.reference.restore(saved.reference())
-        self.folder.rewind(saved.lengths)
         set_random_state(saved.random_states(), self.ranks.rank, self.policy.config.run.seed)
+        return self.ranks.from_first(lambda: self._settle(saved))
+
+    def _settle(self, saved: Saved) -> list[str]:
+        self.folder.write_settings(self.policy.config)
+        return self.folder.rewind(saved.lengths)

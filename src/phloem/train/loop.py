@@ -99,9 +99,9 @@ def train(config: TrainConfig, task: Task | None = None, *, resume: bool = False
     idle = idle_without_task(config) if task is not None else ()
     if task is not None:
         config = replace(config, task=replace(config.task, name=task.name))
-    task = checked_task(config, task)
     if resume:
         require_same_run(config)
+    task = checked_task(config, task)
     ranks = Ranks.join()
     view = View(config.run.view if ranks.first else "none")
     folder = open_folder(config, ranks, resume)
@@ -142,6 +142,9 @@ def _ready(
     set_up_process(config)
     found = Checkpoints(folder.path, config.run.keep_checkpoints)
     saved = ranks.from_first(lambda: found.newest(view.say)) if resume else None
+    if resume and saved is None:
+        ranks.from_first(folder.require_nothing_logged)
+        ranks.from_first(lambda: folder.write_settings(config))
     policy = Policy.load(config, view.say, None if saved is None else saved.model)
     view.say(
         f"{config.model.path}: {sum(p.numel() for p in policy.trained):,} trained parameters on "
@@ -215,7 +218,8 @@ class _Trainer:
 
     def restore(self, saved: Saved) -> None:
         """Takes the place of the trainer that wrote a checkpoint."""
-        self.keeper.restore(saved)
+        for line in self.keeper.restore(saved):
+            self.view.say(f"WARNING: {line}")
         self.progress = saved.progress
         self.moved = saved.weights != saved.progress.start
         self.view.say(f"going on after step {saved.progress.step} of {self.config.optim.steps}, from {saved.path}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from phloem.config import TrainConfig
 from phloem.kinds import ConfigError
 from phloem.settings import flat, load_config, settings
+from phloem.train.checkpoint import Checkpoints
 
 __all__ = ["CHANGEABLE", "require_same_run", "settings_of_run"]
 
@@ -17,15 +18,19 @@ CHANGEABLE = (
     "sample.max_rows",
     "model.attention",
     "model.gradient_checkpointing",
+    "evaluation.shown",
     "run.folder",
     "run.view",
-    "run.threads",
+    "run.trackers",
+    "run.project",
     "run.save_rollouts",
     "run.save_model",
     "run.checkpoint_every",
     "run.keep_checkpoints",
+    "run.threads",
+    "run.time_rows",
 )
-"""Settings that leave what is learnt as it was, up to rounding: how long, how fast, what is shown and kept.
+"""Settings that leave what is learnt as it was, up to rounding: how long, how fast, what is shown, timed and kept.
 
 Alarms may change too, all of `alarms`.
 """
@@ -45,9 +50,13 @@ def settings_of_run(run: Path) -> TrainConfig:
 
 def require_same_run(config: TrainConfig) -> None:
     """Raises ConfigError: settings other than `CHANGEABLE` differ from those of the run in `config.run.folder`, by
-    name."""
+    name.
+
+    What counts is its newest checkpoint's copy of them, so that a config.yaml changed by hand does not go unseen.
+    """
     old = settings_of_run(Path(config.run.folder or ""))
-    was, now = flat(old), flat(config)
+    kept = Checkpoints(Path(config.run.folder or ""), 0).settings
+    was, now = flat(old if kept is None else load_config(kept)), flat(config)
     odd = [n for n in settings() if was[n] != now[n] and n not in CHANGEABLE and not n.startswith("alarms.")]
     if odd:
         changes = ", ".join(f"{name} ({was[name]!r} there, {now[name]!r} now)" for name in odd)
