@@ -11,7 +11,7 @@ where it has one) can be decoded: position ids and masks are made here, not by t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -42,7 +42,9 @@ class _Step:
         place: where a row stands in the flattened grid, (n,).
         distance: query position minus key position for block keys and own keys, (n, P + L); a negative number or
             a key that does not exist is masked.
-        masks: additive masks by sliding window, (n, 1, 1, P + L).
+        masks: additive masks by sliding window, (n, 1, 1, P + L); None where nothing is masked.
+        moves: by number of heads, which (row, head) stands at each (block, head, column) of the grid, and which of
+            those holds each (row, head); flat indices.
     """
 
     own: torch.Tensor
@@ -51,16 +53,27 @@ class _Step:
     place: torch.Tensor
     distance: torch.Tensor
     length: int
-    masks: dict[int | None, torch.Tensor]
+    masks: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
+    moves: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
-    def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+    def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
         if window not in self.masks:
             hidden = self.distance < 0
             if window is not None:
                 hidden |= self.distance >= window
             mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
-            self.masks[window] = mask[:, None, None, :]
+            self.masks[window] = mask[:, None, None, :] if hidden.any() else None
         return self.masks[window]
+
+    def between(self, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if heads not in self.moves:
+            head = torch.arange(heads, device=self.rows.device)[:, None]
+            width = self.grid.shape[1]
+            block, column = (self.place // width)[:, None], (self.place % width)[:, None]
+            to_grid = self.grid[:, None] * heads + head
+            to_rows = (block * heads + head.T) * width + column
+            self.moves[heads] = to_grid.flatten(), to_rows.flatten()
+        return self.moves[heads]
 
 
 class _Layer(DynamicLayer):
@@ -146,7 +159,7 @@ class Slots(Cache):
         def put(array: np.ndarray) -> torch.Tensor:
             return torch.from_numpy(array).to(device)
 
-        self.step = _Step(put(own.copy()), put(np.arange(n)), put(grid), put(place), put(distance), length, {})
+        self.step = _Step(put(own.copy()), put(np.arange(n)), put(grid), put(place), put(distance), length)
         return put(position)[:, None]
 
     def take(self, row: int) -> list[torch.Tensor]:
@@ -220,31 +233,33 @@ def _prefill(
 
 
 def _decode(query: torch.Tensor, layer: Any, step: _Step, scale: float, window: int | None) -> torch.Tensor:
-    """One query token per row: (n, heads, 1, d) -> (n, 1, heads, d)."""
+    """One query token per row: (n, heads, 1, d) -> (n, 1, heads, d).
+
+    Products with a block's keys and values take all of its rows at once, in the grid; the rest is row by row, with
+    (row, head of keys) as one axis.
+    """
     n, heads, _, size = query.shape
-    blocks, width = step.grid.shape
     kv_heads = layer.own.shape[2]
     group = heads // kv_heads
-    mask = step.mask(window, query.dtype)
-    longest = mask.shape[-1] - step.length
-    block_keys, block_values = layer.blocks[:, :blocks, :, :longest]
-    own_keys, own_values = layer.own[:, :n, :, : step.length]
+    to_grid, to_rows = step.between(kv_heads)
+    longest = step.distance.shape[1] - step.length
+    block_keys, block_values = layer.blocks[:, : len(step.grid), :, :longest].flatten(1, 2)
+    own_keys, own_values = layer.own[:, :n, :, : step.length].flatten(1, 2)
 
     def by_block(x: torch.Tensor) -> torch.Tensor:
-        return x[step.grid].transpose(1, 2).reshape(blocks, kv_heads, width * group, x.shape[-1])
+        return x.index_select(0, to_grid).view(len(block_keys), -1, x.shape[-1])
 
     def by_row(x: torch.Tensor) -> torch.Tensor:
-        shape = (blocks, kv_heads, width, group, x.shape[-1])
-        return x.view(shape).transpose(1, 2).reshape(blocks * width, *shape[1:2], group, shape[-1])[step.place]
+        return x.view(-1, group, x.shape[-1]).index_select(0, to_rows)
 
-    rows = query.view(n, kv_heads, group, size)
-    on_block = by_row(by_block(rows) @ block_keys.transpose(-1, -2))
-    on_own = rows @ own_keys.transpose(-1, -2)
-    scores = torch.cat([on_block, on_own], -1).mul_(scale).add_(mask)
-    weights = scores.float().softmax(-1).to(query.dtype)
-    out = by_row(by_block(weights[..., :longest]) @ block_values)
-    out += weights[..., longest:] @ own_values
-    return out.reshape(n, 1, heads, size)
+    rows = (query * scale).view(n * kv_heads, group, size)
+    on_block = by_row(torch.bmm(by_block(rows), block_keys.mT))
+    scores = torch.cat([on_block, torch.bmm(rows, own_keys.mT)], -1)
+    if (mask := step.mask(window, query.dtype)) is not None:
+        scores.view(n, kv_heads, group, -1).add_(mask)
+    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+    out = by_row(torch.bmm(by_block(weights[..., :longest]), block_values))
+    return out.baddbmm_(weights[..., longest:], own_values).view(n, 1, heads, size)
 
 
 AttentionInterface.register(ATTENTION, slot_attention)
