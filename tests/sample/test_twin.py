@@ -9,7 +9,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from tiny_models import KINDS, tiny_model
+from tiny_models import KINDS, adapted_model, tiny_model
 from tiny_tokenizers import byte_level
 from transformers import LlamaForCausalLM
 
@@ -17,7 +17,7 @@ from phloem.config import SampleConfig
 from phloem.forward import prepare
 from phloem.models.load import checkpoint_activations
 from phloem.sample import ForkPlan, HFSampler, SampleError, StaleWeights
-from phloem.sample.packed import PackedLinear, pack_linears, plain_linears
+from phloem.sample.packed import Product, pack_linears, plain_linears
 from phloem.sample.twin import Twin
 
 pytestmark = pytest.mark.model
@@ -119,7 +119,7 @@ def test_packed_weights_that_do_not_arrive_are_an_error(monkeypatch):
     model = tiny_model("llama", vocab_size=7)
     own = HFSampler(model, TOKENIZER, SampleConfig(), eos_ids=())
     _update(model)
-    monkeypatch.setattr(PackedLinear, "pack", lambda self: None)
+    monkeypatch.setattr(Product, "pack", lambda self: None)
     with pytest.raises(StaleWeights, match="packed weights"):
         own.sync()
 
@@ -129,14 +129,65 @@ def test_packed_products_are_the_plain_ones_whatever_the_batch(dtype):
     """Bit for bit the same for a row however many rows stand beside it."""
     torch.manual_seed(0)
     layers = torch.nn.Sequential(torch.nn.Linear(96, 160), torch.nn.Linear(160, 33, bias=False)).to(dtype)
-    assert pack_linears(layers) == list(layers)
+    products = pack_linears(layers)
+    assert [product.layers for product in products] == [(layer,) for layer in layers]
     x = torch.randn(130, 96, dtype=dtype)
     with torch.inference_mode():
         together = layers(x)
         for n in (1, 3, 16, 64):
             assert torch.equal(layers(x[:n]), together[:n])
-        with plain_linears(list(layers)):
+        with plain_linears(products):
             assert torch.allclose(layers(x), together, atol=1e-5 if dtype is torch.float32 else 0.05)
+
+
+SHARED = [("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")]
+
+
+def _shared(model) -> list[tuple[str, ...]]:
+    """Packs a model; the names of the layers that are one product with others."""
+    names = {module: name.split(".")[-1] for name, module in model.named_modules()}
+    return [tuple(names[layer] for layer in p.layers) for p in pack_linears(model) if len(p.layers) > 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_with_one_input_are_one_product(kind):
+    """The model's logits; weights, biases and whatever stands between the products (norms, rotary) fall into place."""
+    packed = tiny_model(kind).eval()
+    assert _shared(packed) == ([] if kind == "gpt2" else SHARED * 2)
+    ids = torch.randint(61, (7, 5))
+    with torch.inference_mode():
+        assert torch.allclose(packed(ids).logits, tiny_model(kind).eval()(ids).logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_shared_product_is_the_same_for_a_row_in_any_batch(dtype):
+    attention = tiny_model("qwen2", dtype, hidden_size=96).model.layers[0].self_attn
+    assert _shared(attention) == SHARED[:1]
+    x = torch.randn(130, 96, dtype=dtype)
+    with torch.inference_mode():
+        for layer in (attention.q_proj, attention.k_proj, attention.v_proj):
+            together = layer(x)
+            assert all(torch.equal(layer(x[:n]), together[:n]) for n in (1, 3, 16, 64))
+
+
+def test_layers_called_with_different_tensors_do_not_share_a_product():
+    """The second layer is asked with other tensors, of other values and of the same ones, and twice."""
+    gate = tiny_model("llama").model.layers[0].mlp
+    plain = [torch.nn.functional.linear(torch.ones(3, 32) * c, gate.up_proj.weight) for c in (1, 2, 1)]
+    assert _shared(gate) == SHARED[1:]
+    with torch.inference_mode():
+        x = torch.ones(3, 32)
+        gate.gate_proj(x)
+        found = [gate.up_proj(y) for y in (x, 2 * x, x.clone())]
+        again = gate.up_proj(x), gate.up_proj(x)
+    assert all(
+        torch.allclose(a, b, atol=1e-6) for a, b in zip([*found, *again], [*plain, plain[0], plain[0]], strict=True)
+    )
+
+
+@pytest.mark.parametrize(("targets", "shared"), [("all-linear", []), (["q_proj", "v_proj"], SHARED[1:] * 2)])
+def test_layers_with_adapters_are_products_of_their_own(targets, shared):
+    assert _shared(adapted_model(target_modules=targets)) == shared
 
 
 def test_the_same_dtype_is_no_copy():
