@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -98,7 +99,8 @@ def pack_linears(model: nn.Module) -> list[Product]:
             module.product = None
     products = []
     for module in model.modules():  # parents come before their layers
-        for layers in (*([getattr(module, name, None) for name in names] for names in _PARTNERS), [module]):
+        named: list[list[Any]] = [[getattr(module, name, None) for name in names] for names in _PARTNERS]
+        for layers in [*named, [module]]:
             kinds = {_kind(layer) for layer in layers}
             if len(kinds) == 1 and None not in kinds:
                 products.append(Product(layers))
