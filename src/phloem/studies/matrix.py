@@ -275,16 +275,16 @@ STUDY = Study(
     title="The shared training runs",
     question="""
 Rule x K thoughts x M answers x seed on two-digit sums: SmolLM2-135M-Instruct, one cold start of 20 supervised steps
-shared by all runs, 4 prompts a step, AdamW 1e-5 after 2 steps of warm-up, as many steps as 15,680 sampled tokens pay
-for (20 at 4 x 4, 11 at 16 x 1). Held-out reward on 64 prompts x 2 samples, before, after and twice in between. Seven studies read these
-runs.
+shared by all runs, 4 prompts a step, AdamW at 1e-5 after 2 steps of warm-up, as many steps as 15,680 sampled tokens pay
+for (20 at 4 x 4, 11 at 16 x 1). Held-out reward on 64 prompts x 2 samples, before, after and twice in between. Seven
+studies read these runs.
 """,
     departures="""
 - The papers train 1B to 7B models for hundreds of steps; these runs take minutes, so that there can be seeds.
 - The seeds differ in prompts, order and sampling; the checkpoint they start from is one.
 """,
-    budget="About 100 seconds a run on two quiet cores: 12 runs of the four rules in 20 minutes, all of the plan in "
-    "about two hours, in pieces of any length (`--minutes`).",
+    budget="About two and a half minutes a run on one core: 12 runs of the four rules in half an hour, all of the plan "
+    "in about two and a half hours, in pieces of any length (`--minutes`).",
     measure=measure,
     judge=judge,
     draw=draw,
