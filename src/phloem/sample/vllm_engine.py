@@ -61,7 +61,7 @@ class LocalEngine:
         if _latest is not None:
             _latest()
         # An extra, which is not installed where types are checked.
-        from vllm import LLM, SamplingParams  # pyright: ignore[reportAttributeAccessIssue]
+        from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
         from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
 
         self._config, self._eos_ids = config, list(eos_ids)
