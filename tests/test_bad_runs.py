@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from short_runs import metrics
 from tiny_models import save_tiny_model
 
@@ -31,6 +32,8 @@ def too_few(completions): return [0.0] * (len(completions) - 1)
 def a_number(completions): return 1.0
 def positional(prompt, text): return 1.0
 def equal(completion): return 1.0
+calls = iter(range(4))
+def breaks_off(completion): return [next(calls), 1.0][1]
 """
 SCREEN = (24, 100)
 """Lines, and columns at which a terminal breaks them."""
@@ -90,6 +93,17 @@ def run(*words: str, **changes: str | None) -> int:
 def test_the_run_that_the_others_spoil_is_fine(place):
     assert run() == 0
     assert (place / "run" / "summary.json").exists()
+
+
+def test_a_reward_may_switch_gradients_off_for_itself(place):
+    (place / "quiet.py").write_text(
+        "import torch\ntorch.set_grad_enabled(False)\n"
+        "def good(completion): torch.set_grad_enabled(False); return float(len(set(completion)))\n"
+    )
+    try:
+        assert run(task__args__reward="quiet.py:good") == 0
+    finally:
+        torch.set_grad_enabled(True)
 
 
 @dataclass(frozen=True)
@@ -188,6 +202,8 @@ CASES = [
         task__args__reward="mine.py:a_number"),
     bad("a reward that raises", "ZeroDivisionError: no tokens to divide by", "mend the reward",
         task__args__reward="mine.py:raises", begun=True),
+    bad("a reward that breaks off", "2 steps changed no weight: no group had a spread of rewards (mean reward 1.00",
+        task__args__reward="mine.py:breaks_off", begun=True),
     bad("equal rewards", "2 steps changed no weight: no group had a spread of rewards (mean reward 1.00",
         task__args__reward="mine.py:equal", begun=True),
     bad("a budget too short, told to stop", "every rollout hit its budget of 2 tokens", "raise sample.thought_tokens",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from phloem import ConfigError, TrainConfig, load_config, to_yaml
 from phloem.config import (
     CreditConfig,
+    EvaluateConfig,
     EvaluationConfig,
     ForkConfig,
     ModelConfig,
@@ -87,6 +88,7 @@ def test_python_is_held_to_the_same_types(tmp_path):
         (lambda: SampleConfig(temperature=0.0), "sample.temperature"),
         (lambda: SampleConfig(top_p=1.5), "sample.top_p"),
         (lambda: SampleConfig(fork_at=""), "sample.fork_at"),
+        (lambda: SampleConfig(thoughts=100_000, answers=10_000), "1,000,000,000 rollouts"),
         (lambda: CreditConfig(dual_clip=1.0), "credit.dual_clip"),
         (lambda: CreditConfig(clip=False, clip_low=0.2), "credit.clip"),
         (lambda: OptimConfig(lr=0.0), "optim.lr"),
@@ -278,6 +280,18 @@ def test_one_key_of_a_mapping_can_be_set(tmp_path):
     assert resolve([path], [("task.args.digits", "3")]).task.args == {"digits": 3, "name": "007"}
     assert resolve([path], [("task.args", "{}"), ("task.args.lr", "1e-5")]).task.args == {"lr": 1e-5}
     assert TaskConfig().args == {}
+
+
+@pytest.mark.parametrize("text", ["####", "# no", "write #### first", "#", " #x"])
+def test_on_the_command_line_nothing_is_a_comment(text):
+    assert resolve([], [("task.args.answer_after", text)]).task.args == {"answer_after": text}
+    assert resolve([], [("task.args.x", "[1, '#'] ")]).task.args == {"x": [1, "#"]}
+
+
+def test_the_home_folder_is_written_out(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert RunConfig(folder="~/runs/mine").folder == "/home/me/runs/mine"
+    assert EvaluateConfig(folder="~/e", data="~/d").data == "/home/me/d"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ __all__ = ["plain", "replace_text", "replaced_folder", "size_shown", "to_json", 
 
 
 @contextmanager
-def replaced_folder(path: Path) -> Iterator[Path]:
+def replaced_folder(path: Path, setting: str = "run.folder") -> Iterator[Path]:
     """A folder to fill beside `path`; it takes the place of `path` once it is whole and on the disk.
 
     A kill while it is filled leaves `path` as it was. (Between the two renames `path` is missing for a moment; the
@@ -33,7 +33,7 @@ def replaced_folder(path: Path) -> Iterator[Path]:
     for leftover in (aside, old):
         shutil.rmtree(leftover, ignore_errors=True)
     try:
-        with writing(path):
+        with writing(path, setting):
             aside.mkdir(parents=True)
             yield aside
             _settle(aside)

@@ -22,6 +22,7 @@ __all__ = [
     "at_least",
     "check_fields",
     "coerce",
+    "home_expanded",
     "in_words",
     "is_optional",
     "positive",
@@ -154,6 +155,13 @@ def positive(section: Any, owner: str, *names: str) -> None:
         value = getattr(section, name)
         or_null = " or null" if is_optional(type_hints(type(section))[name]) else ""
         require(value is None or value > 0, f"{_dotted(owner, name)} is {value}; it must be positive{or_null}")
+
+
+def home_expanded(section: Any, *names: str) -> None:
+    """Writes out the home folder in fields that hold a path (`~/runs/mine`); None means off."""
+    for name in names:
+        if (value := getattr(section, name)) is not None:
+            object.__setattr__(section, name, os.path.expanduser(value))
 
 
 def _dotted(owner: str, name: str) -> str:

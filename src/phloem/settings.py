@@ -207,7 +207,11 @@ def _read_word(name: str, text: str, kind: Any) -> Any:
 
 
 def _read_yaml(text: str) -> Any:
+    """A word as YAML; one that YAML takes for a comment, or for a value with a comment after it, is text."""
     try:
+        node = yaml.compose(text, Loader=_Loader)
+        if text.strip() and (node is None or text[node.end_mark.index :].strip()):
+            return text
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:
         return text

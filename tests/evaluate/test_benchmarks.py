@@ -87,6 +87,7 @@ def test_the_digest_is_of_problems_and_answers_and_not_of_wordings(tmp_path):
         ("aime24.jsonl", [{"problem": "?", "gold": "1"}], "no column 'answer'"),
         ("aime24.jsonl", [{"problem": " ", "answer": "1"}], "row 1 has no problem or no answer"),
         ("aime24.jsonl", [{"problem": "?", "answer": None}], "row 1 has no problem or no answer"),
+        ("aime24.jsonl", [{"problem": "a\ud800", "answer": "1"}], "row 1 holds text that is not Unicode"),
         ("aime24.jsonl", [], "has no rows"),
         ("mbpp.jsonl", [{**HUB_ROWS["mbpp"][0], "split": "train"}], "no rows of the test part"),
     ],

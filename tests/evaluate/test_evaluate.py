@@ -239,6 +239,7 @@ def test_evaluations_that_cannot_be_compared_say_why(place, done, capsys):
         (["--prompt.template", "no place"], "it has no {problem}"),
         (["--folder", "/proc/nowhere"], "folder /proc/nowhere cannot be written"),
         (["--sample.max_tokens", "4096"], "Lower sample.max_tokens to "),
+        (["--prompt.template", "{problem}" * 4000], "Take a model of a longer context"),
         (["--limit", "0"], "limit is 0; it must be at least 1"),
     ],
 )
@@ -258,6 +259,44 @@ def test_a_damaged_line_is_named(place, done, tmp_path):
     (folder / "predictions.jsonl").write_text('{"fingerprint": "x"}\n', encoding="utf-8")
     with pytest.raises(PhloemError, match=r"predictions\.jsonl line 1 is not a prediction"):
         evaluate(replace(settings(place, "x"), folder=str(folder)))
+
+
+def test_predictions_of_another_evaluation_are_not_taken_for_its_own(place, tmp_path):
+    config = replace(settings(place, "x"), benchmarks=("amc23",), folder=str(tmp_path / "run"))
+    path = evaluate(config).folder / "predictions.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    record = json.loads(lines[1])
+    fewer, other = {**record, "samples": record["samples"][:2]}, {**record, "fingerprint": "0" * 16}
+    for changed in (fewer, other):
+        path.write_text("".join([lines[0], json.dumps(changed) + "\n", *lines[2:]]), encoding="utf-8")
+        with pytest.raises(PhloemError, match=r"predictions\.jsonl line 2, of amc23 1, is not this evaluation's"):
+            evaluate(config)
+    path.write_text("".join([lines[0], *lines[2:]]), encoding="utf-8")
+    with pytest.raises(ConfigError, match="is not finished"):
+        compare(tmp_path / "run", tmp_path / "run")
+    evaluate(config)
+    assert compare(tmp_path / "run", tmp_path / "run").differences[0].equal == 4
+    (tmp_path / "run" / "identity.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"identity\.json does not say what was evaluated"):
+        evaluate(config)
+
+
+def test_a_folder_of_something_else_is_left_as_it_was(place, tmp_path):
+    """The config.yaml of a run, for one, is what the run goes on by."""
+    (tmp_path / "config.yaml").write_text("a run's")
+    with pytest.raises(ConfigError, match=r"holds config\.yaml, which an evaluation writes"):
+        evaluate(replace(settings(place, "x"), folder=str(tmp_path)))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"config.yaml": "a run's"}
+
+
+def test_the_last_lines_say_what_is_not_known(place, tmp_path, capsys):
+    write(tmp_path, "amc23.jsonl", [{"problem": "1?", "answer": {"a": 1}}])
+    write(tmp_path, "aime24.jsonl", one_digit_problems(1))
+    given = ["--data", str(tmp_path), "--model.path", str(place / "model"), "--sample.max_tokens", "2"]
+    assert main(["evaluate", *given, "--benchmarks", "aime24,amc23", "--folder", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "AMC 2023       no sample was scored" in said
+    assert "nan" not in said
 
 
 def test_settings_are_read_from_files_and_arguments(tmp_path):

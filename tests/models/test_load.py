@@ -13,7 +13,15 @@ from tiny_models import tiny_model
 from tiny_tokenizers import LLAMA, byte_level
 
 from phloem.config import LoraConfig, ModelConfig
-from phloem.models import ModelError, check_tokenizer, check_trainable, eos_ids, load_model, load_tokenizer
+from phloem.models import (
+    ModelError,
+    check_tokenizer,
+    check_trainable,
+    eos_ids,
+    load_model,
+    load_skeleton,
+    load_tokenizer,
+)
 
 pytestmark = pytest.mark.model
 
@@ -113,6 +121,32 @@ def test_a_saved_adapter_loads_trainable(folder, tmp_path):
     frozen, _ = load_model(ModelConfig(path=str(tmp_path)), trainable=False)
     with pytest.raises(ModelError, match="no trainable parameters"):
         check_trainable(frozen)
+
+
+def test_adapters_without_their_base_or_whole_weights_say_so(folder, tmp_path):
+    model, _ = load_model(ModelConfig(path=str(folder), lora=LoraConfig(rank=4)))
+    model.save_pretrained(tmp_path)
+    weights = tmp_path / "adapter_model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:100])
+    with pytest.raises(ModelError, match=rf"folder {tmp_path} could not be loaded"):
+        load_model(ModelConfig(path=str(tmp_path)))
+    weights.write_bytes(whole)
+    settings = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "empty").mkdir()
+    settings["base_model_name_or_path"] = str(tmp_path / "empty")
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    for load in (load_model, load_skeleton):
+        with pytest.raises(ModelError, match=r"empty, the base model that .*adapter_config\.json names"):
+            load(ModelConfig(path=str(tmp_path)))
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+def test_adapters_come_without_warnings(folder, tmp_path):
+    model, _ = load_model(ModelConfig(path=str(folder), lora=LoraConfig(rank=4)))
+    model.save_pretrained(tmp_path)
+    load_model(ModelConfig(path=str(tmp_path)))
+    load_skeleton(ModelConfig(path=str(tmp_path)))
 
 
 def test_a_model_that_comes_without_anything_to_train_is_refused(folder, tmp_path, monkeypatch):

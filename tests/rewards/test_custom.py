@@ -2,6 +2,7 @@
 
 import asyncio
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -162,6 +163,15 @@ def test_three_ways_to_name_a_function(folder, spec):
 def test_functions_that_cannot_be_loaded(folder, spec, message):
     with pytest.raises(RewardError, match=message):
         load(spec)
+
+
+def test_a_reward_that_goes_elsewhere_leaves_the_run_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "goes.py").write_text("import os\nos.chdir('/')\ndef away(completion): os.chdir('/'); return 1.0\n")
+    reward = load("goes.py:away")
+    assert Path.cwd() == tmp_path
+    assert reward.score_batch(["a"], [None], [{}])[0].reward == 1.0
+    assert Path.cwd() == tmp_path
 
 
 def test_a_reward_that_changes_its_row_changes_nothing_for_others():

@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -83,10 +85,51 @@ def test_conversations(tmp_path):
     assert user["content"].startswith("Say: ")
     with pytest.raises(ConfigError, match="drop one of the two"):
         load(path, system_prompt="Be long.")
+    held_out = load(write(tmp_path / "plain.jsonl", sums(8)), held_out_path=path).held_out
+    assert held_out[0].prompt[0]["role"] == "system"
+    with pytest.raises(ConfigError, match="drop one of the two"):
+        load(str(tmp_path / "plain.jsonl"), held_out_path=path, system_prompt="Be long.")
     with pytest.raises(TaskError, match="row 1: the prompt is a conversation"):
         load(path, instruction="Use tags.")
     parquet = write(tmp_path / "rows.parquet", rows)
     assert load(parquet).train[0].prompt == load(path).train[0].prompt
+
+
+def test_roles_that_few_templates_know_are_said(tmp_path):
+    messages = [{"role": "wizard", "content": "?"}, {"role": "user", "content": "1?"}]
+    rows = [*sums(8), {"prompt": messages, "answer": "1"}]
+    notes = load(write(tmp_path / "rows.jsonl", rows)).notes
+    assert "1 of 9 rows have messages of the role 'wizard'" in notes[0]
+
+
+def test_a_user_who_says_nothing_and_a_number_that_is_none_are_empty(tmp_path):
+    silent = [{"role": "user", "content": " "}]
+    rows = [*sums(8), {"prompt": silent, "answer": "1"}, {"prompt": "1?", "answer": float("nan")}]
+    path = write(tmp_path / "rows.jsonl", rows)
+    assert [note.partition(": ")[2] for note in load(path, unusable="drop").notes] == [
+        "1 of 10 rows have an empty prompt: rows 9; left out",
+        "1 of 10 rows have an empty answer: rows 10; left out",
+    ]
+
+
+@pytest.mark.parametrize("answer", [date(2026, 1, 2), b"\xff", Decimal("1.5"), {"a": {"b": [1]}}, [True, None]])
+def test_whatever_a_table_holds_can_be_an_answer(tmp_path, answer):
+    rows = [{"prompt": f"{i}?", "answer": answer} for i in range(8)]
+    (tmp_path / "mine.py").write_text("def equal(answer, row): return answer == row['answer']\n")
+    task = load(write(tmp_path / "rows.parquet", rows), reward=f"{tmp_path}/mine.py:equal")
+    assert task.check().ok
+    assert task.constant_baseline().reward == 1.0
+
+
+@pytest.mark.parametrize("template", ["{prompt:d}", "{prompt!z}", "{prompt} {level:%Y}"])
+def test_a_template_that_cannot_be_filled_is_named(tmp_path, template):
+    with pytest.raises(TaskError, match=r"task\.args\.template .* cannot be filled with .*rows\.jsonl row 1"):
+        load(write(tmp_path / "rows.jsonl", sums(8)), template=template)
+
+
+def test_a_gold_template_has_a_place_for_the_answer(tmp_path):
+    with pytest.raises(ConfigError, match=r"task\.args\.gold_template is 'x'; it has no \{answer\}"):
+        load(write(tmp_path / "rows.jsonl", sums(8)), gold_template="x")
 
 
 def test_the_instruction_is_off_unless_given(tmp_path):
@@ -182,6 +225,7 @@ def test_too_few_rows(tmp_path, count, held_out_size):
         ("rows.json", '{"prompt": "a"}', "must hold a list"),
         ("rows.csv", "prompt,answer\na,1\nb\n", "row 2 has more or fewer fields"),
         ("rows.csv", 'prompt,answer\n"a"b,1\n', "line 2 is not CSV"),
+        ("rows.csv", "prompt,answer,answer\na,1,2\n", "has two columns called 'answer'"),
         ("rows.parquet", "not parquet", "cannot be read as parquet"),
         ("rows.txt", "a", "its ending is none of"),
         ("rows.jsonl", '{"prompt": 7, "answer": 1}\n', "row 1: a prompt is a text or a list"),

@@ -62,7 +62,7 @@ def test_what_would_stop_the_run_stops_it(bare, tmp_path, capsys, monkeypatch):
     assert main(["train", "--dry_run", "--model.path", str(bare), "--run.trackers", "[wandb]"]) == 2
     assert "which is not installed" in capsys.readouterr().err
     monkeypatch.undo()
-    assert main(["train", "--dry_run", "--model.path", str(bare), "--sample.thought_tokens", "5000000000"]) == 2
+    assert main(["train", "--dry_run", "--model.path", str(bare), "--sample.thought_tokens", "5000"]) == 2
     assert "over the model's context of 512" in capsys.readouterr().err
     (tmp_path / "metrics.jsonl").write_text("")
     assert main(["train", "--dry_run", "--model.path", str(bare), "--run.folder", str(tmp_path)]) == 2

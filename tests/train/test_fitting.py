@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,6 +57,16 @@ def test_long_prompts_are_left_out_and_counted():
     kept = fit_prompts(policy(30, long_prompts="drop"), task([1, 2, 21, 22], [3, 99]), said.append)
     assert [e.id for e in (*kept.train, *kept.held_out)] == ["row-1", "row-2", "row-3"]
     assert said == ["rows: 3 of 6 prompts have more than 20 tokens and are left out: row-21, row-22, row-99"]
+
+
+def test_examples_of_two_files_may_be_called_the_same():
+    """train/rows.jsonl and test/rows.jsonl, or two splits of a hub data set."""
+    rows = task([1, 2, 3], [21, 4])
+    rows = replace(
+        rows, held_out=[replace(e, id=other.id) for e, other in zip(rows.held_out, rows.train, strict=False)]
+    )
+    kept = fit_prompts(policy(30, long_prompts="drop"), rows, lambda said: None)
+    assert [len(e.prompt) for e in (*kept.train, *kept.held_out)] == [1, 2, 3, 4]
 
 
 def test_too_few_that_fit_is_an_error():

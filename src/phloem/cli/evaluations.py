@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import isnan
 from pathlib import Path
 
 from phloem.cli.line import read_line, read_settings
@@ -33,11 +34,15 @@ def evaluate(words: Sequence[str]) -> None:
 
     done = run_evaluation(config, say=lambda text: print(text, flush=True))
     for found in done.report["benchmarks"].values():
-        mean = found["mean"]
-        print(
-            f"{found['title']:<14} {mean['value']:.3f} ± {mean['standard_error']:.3f} "
-            f"[{mean['low']:.3f}, {mean['high']:.3f}], {found['clipped_share']:.1%} clipped"
-        )
+        print(f"{found['title']:<14} {_figures(found['mean'])}, {found['clipped_share']:.1%} clipped")
+
+
+def _figures(mean: Mapping[str, float]) -> str:
+    """A mean with its error and interval; one problem alone has no error."""
+    if isnan(mean["value"]):
+        return "no sample was scored"
+    error = "" if isnan(mean["standard_error"]) else f" ± {mean['standard_error']:.3f}"
+    return f"{mean['value']:.3f}{error} [{mean['low']:.3f}, {mean['high']:.3f}]"
 
 
 def compare(words: Sequence[str]) -> None:

@@ -54,7 +54,7 @@ def train(words: Sequence[str]) -> None:
 
 def _settings_file(run: str) -> str:
     """The settings of a run folder."""
-    path = os.path.join(run, "config.yaml")
+    path = os.path.join(os.path.expanduser(run), "config.yaml")
     if not os.path.exists(path):
         raise ConfigError(f"--resume {run} is not a run folder: it has no config.yaml")
     return path

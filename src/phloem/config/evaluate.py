@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from phloem.config.sample import SampleConfig, VLLMConfig
-from phloem.kinds import at_least, check_fields, require
+from phloem.kinds import at_least, check_fields, home_expanded, require
 
 __all__ = ["DrawConfig", "EvaluateConfig", "PromptConfig", "SubjectConfig"]
 
@@ -119,6 +119,7 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "")
+        home_expanded(self, "data", "folder")
         at_least(self, "", limit=1, seed=0, threads=1)
         require(self.seed < 2**32, f"seed is {self.seed}; it must be below 2**32")
         require(len(self.benchmarks) > 0, "benchmarks is empty: name at least one")

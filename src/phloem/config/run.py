@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from phloem.kinds import at_least, check_fields, positive, require
+from phloem.kinds import at_least, check_fields, home_expanded, positive, require
 
 __all__ = ["AlarmsConfig", "EvaluationConfig", "RunConfig"]
 
@@ -56,6 +56,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "run")
+        home_expanded(self, "folder")
         at_least(self, "run", seed=0, threads=1, checkpoint_every=0, keep_checkpoints=1)
         require(self.seed < 2**32, f"run.seed is {self.seed}; it must be below 2**32")
 

@@ -10,6 +10,9 @@ from phloem.kinds import at_least, check_fields, positive, require
 
 __all__ = ["ForkConfig", "SampleConfig", "VLLMConfig"]
 
+LARGEST_GROUP = 2**26
+"""Distinct tokens of a group that a machine could still hold; more is a slip of the pen."""
+
 
 @dataclass(frozen=True)
 class VLLMConfig:
@@ -95,6 +98,7 @@ class SampleConfig:
         require(0 < self.top_p <= 1, f"sample.top_p is {self.top_p}; it must be in (0, 1]")
         require(self.fork_at != "" or self.answers == 1, "sample.fork_at is empty; answers > 1 need a closing tag")
         self._check_forks()
+        self._check_size()
         self._check_unclosed()
         if self.engine != "hf":
             self._check_vllm()
@@ -107,6 +111,17 @@ class SampleConfig:
         require(
             self.engine == "vllm" or self.dtype == "model",
             f"sample.dtype is {self.dtype} and sample.engine {self.engine}: the server chooses (vllm serve --dtype)",
+        )
+
+    def _check_size(self) -> None:
+        tokens, width = 0, 1
+        for level in self.levels:
+            width *= level.fan_out
+            tokens += width * level.max_tokens
+        require(
+            tokens <= LARGEST_GROUP,
+            f"sample describes groups of {width:,} rollouts with up to {tokens:,} tokens, more than {LARGEST_GROUP:,}: "
+            "lower the numbers of thoughts and answers, or their budgets",
         )
 
     def _check_forks(self) -> None:

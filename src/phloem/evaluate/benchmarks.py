@@ -15,7 +15,7 @@ from typing import Any
 
 from phloem.kinds import ConfigError
 from phloem.settings import nearest
-from phloem.tasks.rows import READERS, Row, read_rows
+from phloem.tasks.rows import READERS, Row, read_rows, require_text
 from phloem.tasks.task import Example, TaskError
 
 __all__ = ["BENCHMARKS", "Benchmark", "Problems", "find", "load", "worded"]
@@ -259,6 +259,7 @@ def _example(path: str, number: int, row: Row, column: str, benchmark: Benchmark
         raise TaskError(f"{place} has no column {error}; it has {', '.join(row)}") from None
     if not isinstance(row["problem"], str) or not row["problem"].strip() or answer in ("", "None"):
         raise TaskError(f"{place} has no problem or no answer")
+    require_text(place, row["problem"], answer)
     own = next((str(row[name]) for name in benchmark.id if row.get(name) is not None), str(number))
     return Example(own, worded(benchmark, template, row), answer, row)
 

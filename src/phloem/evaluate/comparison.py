@@ -12,7 +12,7 @@ import numpy as np
 
 from phloem.evaluate import predictions as store
 from phloem.evaluate.held_out import Gain, HeldOut, paired_gain
-from phloem.evaluate.identity import changes
+from phloem.evaluate.identity import changes, read_identity
 from phloem.evaluate.statistics import Figures
 from phloem.files import to_json
 from phloem.kinds import ConfigError
@@ -72,13 +72,11 @@ def compare(before: str | Path, after: str | Path) -> Comparison:
         ConfigError: a folder that is no finished evaluation, or settings, problems, wordings or graders that differ
             (each named): such figures cannot be compared.
     """
-    tables = [_table(Path(folder)) for folder in (before, after)]
+    tables = [read_identity(Path(folder)) for folder in (before, after)]
     differing = list(changes(*(_held_equal(table) for table in tables)))
     if differing:
         raise ConfigError(f"{before} and {after} cannot be compared: they differ in {'; '.join(differing)}")
-    figures = [
-        _figures(Path(folder), table["benchmarks"]) for folder, table in zip((before, after), tables, strict=True)
-    ]
+    figures = [_figures(Path(folder), table) for folder, table in zip((before, after), tables, strict=True)]
     differences = tuple(_difference(name, figures[0][name], figures[1][name]) for name in tables[0]["benchmarks"])
     return Comparison(str(before), str(after), differences, tuple(_notes(*tables)))
 
@@ -95,21 +93,20 @@ def _notes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [*notes, *(f"versions differ: {change}" for change in changes(*versions))]
 
 
-def _table(folder: Path) -> dict[str, Any]:
-    path = folder / "identity.json"
+def _figures(folder: Path, table: Mapping[str, Any]) -> dict[str, Figures]:
+    unfinished = ConfigError(f"{folder} is not finished: give the command that began it again, then compare")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{folder} is not the folder of an evaluation: {path.name} cannot be read ({error})"
-        ) from None
-
-
-def _figures(folder: Path, benchmarks: list[str]) -> dict[str, Figures]:
-    if not (folder / "report.json").exists():
-        raise ConfigError(f"{folder} is not finished: give the command that began it again, then compare")
-    made = store.read(folder / "predictions.jsonl")
-    return {name: Figures([p for p in made if p.benchmark == name], None) for name in benchmarks}
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))["benchmarks"]
+    except (OSError, ValueError, TypeError, KeyError):
+        raise unfinished from None
+    made = [p for p in store.read(folder / "predictions.jsonl") if len(p.samples) == table["sample.n"]]
+    figures: dict[str, Figures] = {}
+    for name in table["benchmarks"]:
+        own = {p.id: p for p in made if p.benchmark == name}
+        if name not in report or any(problem["id"] not in own for problem in report[name]["by_problem"]):
+            raise unfinished
+        figures[name] = Figures([own[problem["id"]] for problem in report[name]["by_problem"]], None)
+    return figures
 
 
 def _difference(name: str, before: Figures, after: Figures) -> Difference:

@@ -17,8 +17,21 @@ from typing import Any
 
 from phloem.config import EvaluateConfig
 from phloem.evaluate.benchmarks import Problems
+from phloem.kinds import ConfigError
 
-__all__ = ["changes", "digest_of", "grader_version", "identity", "packages", "weights_digest"]
+__all__ = [
+    "IDENTITY",
+    "changes",
+    "digest_of",
+    "grader_version",
+    "identity",
+    "packages",
+    "read_identity",
+    "weights_digest",
+]
+
+IDENTITY = "identity.json"
+"""The table's file in the folder of an evaluation."""
 
 PACKAGES = ("phloem", "torch", "transformers", "tokenizers", "peft", "numpy", "math-verify", "sympy", "vllm")
 SAMPLE = ("n", "max_tokens", "temperature", "top_p", "top_k", "engine")
@@ -86,6 +99,21 @@ def identity(config: EvaluateConfig, problems: Sequence[Problems], fingerprint: 
         table[f"{name}.template"] = config.prompt.template or part.benchmark.template
         table[f"grader.{part.benchmark.grader}"] = grader_version(part.benchmark.grader)
     return table | {f"packages.{name}": found for name, found in packages().items()}
+
+
+def read_identity(folder: Path) -> dict[str, Any]:
+    """The table of the evaluation in a folder.
+
+    Raises ConfigError: there is none, or its file holds something else.
+    """
+    said = f"{folder} is not the folder of an evaluation"
+    try:
+        table = json.loads((folder / IDENTITY).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{said}: {IDENTITY} cannot be read ({error}); name another folder") from None
+    if not isinstance(table, dict) or not {"model.fingerprint", "benchmarks", "sample.n"} <= table.keys():
+        raise ConfigError(f"{said}: {IDENTITY} does not say what was evaluated; name another folder")
+    return table
 
 
 def digest_of(table: Mapping[str, Any]) -> str:

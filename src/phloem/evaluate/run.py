@@ -20,13 +20,13 @@ from phloem.config import EvaluateConfig
 from phloem.evaluate import predictions as store
 from phloem.evaluate.benchmarks import Problems, load
 from phloem.evaluate.held_out import HeldOut
-from phloem.evaluate.identity import changes, digest_of, identity
+from phloem.evaluate.identity import IDENTITY, changes, digest_of, identity, read_identity
 from phloem.evaluate.predictions import Prediction, Sample
 from phloem.evaluate.report import report_of, write_reports
 from phloem.evaluate.statistics import Figures
 from phloem.evaluate.vote import same_maths
 from phloem.files import replace_text, writing
-from phloem.kinds import ConfigError
+from phloem.kinds import ConfigError, PhloemError
 from phloem.rewards import get as get_reward
 from phloem.rewards import score_all
 from phloem.settings import to_yaml
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Evaluation", "evaluate", "figures_of"]
 
-IDENTITY = "identity.json"
+PREDICTIONS = "predictions.jsonl"
+WRITTEN = ("config.yaml", PREDICTIONS, "report.json", "report.md", "report.html")
+"""Files of an evaluation, beside the one that says it is one."""
 _BATCHES = 2
 """Batches of `sample.max_rows` rows between two writes: rows that end early are replaced by the second's."""
 
@@ -98,7 +100,7 @@ def evaluate(config: EvaluateConfig, say: Say | None = None) -> Evaluation:
         with FileLock(folder / ".lock", timeout=0):
             _settle(folder, config, table)
             for part in problems:
-                _predict(part, subject, folder / "predictions.jsonl", digest_of(table), say)
+                _predict(part, subject, folder / PREDICTIONS, digest_of(table), say)
             return _report(folder, config, problems, subject, table, say)
     except Timeout:
         raise ConfigError(f"another evaluation is writing in {folder}: wait for it, or set another folder") from None
@@ -127,27 +129,25 @@ def _make_folder(folder: Path) -> None:
 def _settle(folder: Path, config: EvaluateConfig, table: dict[str, Any]) -> None:
     """Makes the folder this evaluation's, or makes sure that it is."""
     if not _require_same(folder, lambda before: table):
-        if (folder / "predictions.jsonl").exists():
-            raise ConfigError(
-                f"{folder} has a predictions.jsonl and no identity.json to go with it; set another folder"
-            )
         _write(folder / IDENTITY, json.dumps(table, indent=2, ensure_ascii=False) + "\n")
     _write(folder / "config.yaml", to_yaml(config))
-    store.repair(folder / "predictions.jsonl")
+    store.repair(folder / PREDICTIONS)
 
 
 def _require_same(folder: Path, now: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
     """Whether an evaluation has begun in the folder.
 
-    Raises ConfigError naming every setting in which it differs from `now`, which is given what the folder holds.
+    Raises ConfigError naming every setting in which it differs from `now`, which is given what the folder holds; or
+    naming files of something else (a run) that an evaluation would write over.
     """
-    path = folder / IDENTITY
-    if not path.exists():
+    if not (folder / IDENTITY).exists():
+        if taken := [name for name in WRITTEN if (folder / name).exists()]:
+            raise ConfigError(
+                f"folder {folder} holds {', '.join(taken)}, which an evaluation writes, and no {IDENTITY} to go with "
+                "it; name a new or empty folder"
+            )
         return False
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON ({error}); set another folder") from None
+    before = read_identity(folder)
     if found := list(changes(before, now(before))):
         raise ConfigError(
             f"{folder} holds an evaluation under other settings: {'; '.join(found)}. Set these back, or name another "
@@ -168,7 +168,7 @@ def _predict(part: Problems, subject: Subject, path: Path, fingerprint: str, say
     together decides how sums are rounded.
     """
     name, draw = part.benchmark.name, subject.config.sample
-    done = {p.id for p in store.read(path) if p.benchmark == name} if path.exists() else set[str]()
+    done = {p.id for p in _own(path, fingerprint, draw.n) if p.benchmark == name} if path.exists() else set[str]()
     if done:
         say(f"{name}: {len(done)} of {len(part.examples)} problems are there already")
     size = max(1, _BATCHES * draw.max_rows // draw.n)
@@ -213,6 +213,19 @@ def _judged(
     ]
 
 
+def _own(path: Path, fingerprint: str, samples: int) -> list[Prediction]:
+    """The predictions of a file. Raises PhloemError: one is of another evaluation, or is not whole."""
+    found = store.read(path)
+    for number, p in enumerate(found, start=1):
+        if p.fingerprint != fingerprint or len(p.samples) != samples:
+            raise PhloemError(
+                f"{path} line {number}, of {p.benchmark} {p.id}, is not this evaluation's: it has the fingerprint "
+                f"{p.fingerprint} and {len(p.samples)} samples, and {fingerprint} and {samples} are wanted; remove the "
+                "line, and its problem is sampled again"
+            )
+    return found
+
+
 def figures_of(predictions: Sequence[Prediction], grader: str) -> Figures:
     """The figures of one benchmark's predictions, as its grader compares answers."""
     return Figures(predictions, same_maths if grader == "math" else None)
@@ -226,7 +239,7 @@ def _report(
     table: dict[str, Any],
     say: Say,
 ) -> Evaluation:
-    made = store.read(folder / "predictions.jsonl")
+    made = _own(folder / PREDICTIONS, digest_of(table), config.sample.n)
     figures: dict[str, Figures] = {}
     prompts: dict[str, str] = {}
     for part in problems:

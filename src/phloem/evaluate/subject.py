@@ -12,7 +12,7 @@ import numpy as np
 from phloem.config import EvaluateConfig, ModelConfig
 from phloem.evaluate.identity import weights_digest
 from phloem.kinds import ConfigError
-from phloem.models import decode_completion, decode_raw, encode_prompt, eos_ids, load_model
+from phloem.models import decode_completion, encode_prompt, eos_ids, load_model
 from phloem.sample import ForkPlan, Sampler, check_engine, make_sampler
 from phloem.tasks.task import Example
 from phloem.tree import Group
@@ -63,7 +63,7 @@ class Subject:
 
     def shown(self, ids: np.ndarray) -> str:
         """A prompt as the model is given it, special tokens and all."""
-        return decode_raw(self.tokenizer, ids)
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def text(self, completion: np.ndarray) -> str:
         """A completion as graders see it."""
@@ -78,10 +78,11 @@ class Subject:
         for example in examples:
             length = len(self.prompt_ids(str(example.prompt)))
             if length + cap > context:
+                room = context - length
+                remedy = f"Lower sample.max_tokens to {room}" if room > 0 else "Take a model of a longer context"
                 raise ConfigError(
                     f"{title}: the prompt of problem {example.id} has {length} tokens; with {cap} for the completion "
-                    f"that is over the model's context of {context}. "
-                    f"Lower sample.max_tokens to {max(context - length, 1)}"
+                    f"that is over the model's context of {context}. {remedy}"
                 )
 
     def sample(self, prompts: Sequence[np.ndarray], keys: Sequence[tuple[int, ...]]) -> list[Group]:

@@ -164,8 +164,7 @@ def pack(trees: Iterable[PrefixTree]) -> Pack:
         "predict_P": predict_P,
         "slot_E": slot_E,
     }
-    tensors: dict[str, Any] = {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
-    return Pack(trees, start, **tensors)
+    return Pack(trees, start, **{name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()})
 
 
 def split_into_packs(trees: Sequence[PrefixTree], max_tokens: int) -> list[list[int]]:

@@ -23,8 +23,9 @@ def causal_lm(model: nn.Module) -> Any:
     """The transformers model inside `model`, without peft's or a parallel wrapper's shell (adapters stay in place)."""
     if isinstance(inner := getattr(model, "module", None), nn.Module):
         return causal_lm(inner)
-    of_adapters = getattr(model, "get_base_model", None)
-    return model if of_adapters is None else of_adapters()
+    if hasattr(model, "get_base_model"):
+        return model.get_base_model()
+    return model
 
 
 def split(model: nn.Module) -> tuple[nn.Module, Head]:

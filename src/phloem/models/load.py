@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -52,12 +53,14 @@ def load_model(config: ModelConfig, device: Any = None, trainable: bool = True) 
             nothing to train.
     """
     folder, base = _folders(config)
-    tokenizer, model = _load_tokenizer(folder, base), _load_weights(base, config.dtype)
+    with _of_adapters(folder, base):
+        tokenizer, model = _load_tokenizer(folder, base), _load_weights(base, config.dtype)
     check_tokenizer(model, tokenizer)
     if _is_adapter(folder):
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
+        with _reading(folder), _quiet():
+            model = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
     elif config.lora.rank:
         model = _with_lora(model, config.lora)
     if config.gradient_checkpointing:
@@ -78,14 +81,15 @@ def load_skeleton(config: ModelConfig) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     folder, base = _folders(config)
-    with _reading(base), torch.device("meta"):
+    with _of_adapters(folder, base), _reading(base), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base), dtype=getattr(torch, config.dtype))
     if _is_adapter(folder):
         import peft
 
         settings = peft.PeftConfig.from_pretrained(folder)
         settings.inference_mode = False
-        model = peft.get_peft_model(model, settings)
+        with _quiet():
+            model = peft.get_peft_model(model, settings)
     elif config.lora.rank:
         model = _with_lora(model, config.lora)
     check_trainable(model)
@@ -223,6 +227,28 @@ def _reading(folder: str) -> Iterator[None]:
         raise ModelError(f"model.path: the {kind} {folder} could not be loaded: {remedy}. ({error})") from error
 
 
+@contextmanager
+def _of_adapters(folder: str, base: str) -> Iterator[None]:
+    """Says whose base model it is that could not be loaded, where the settings name adapters."""
+    try:
+        yield
+    except ModelError as error:
+        if base == folder:
+            raise
+        raise ModelError(
+            f"{base}, the base model that {folder}/{_ADAPTER} names, could not be loaded: put it back there, or name "
+            f"its place as base_model_name_or_path in a copy of the adapters. ({error})"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without a warning of transformers 5.24 to peft, which asks a model by an old name what it computes again."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        yield
+
+
 def checkpoint_activations(model: Any) -> None:
     """Has the model compute activations again in the backward pass, under the name that its transformers knows."""
     settings = {"use_reentrant": False}
@@ -263,6 +289,7 @@ def _with_lora(model: Any, lora: LoraConfig) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        return peft.get_peft_model(model, settings)
+        with _quiet():
+            return peft.get_peft_model(model, settings)
     except ValueError as error:
         raise ModelError(f"model.lora.target_modules {targets} does not fit this model: {error}") from error

@@ -17,9 +17,11 @@ import asyncio
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -47,7 +49,7 @@ def _find(spec: str) -> Callable[..., Any]:
         place, _, name = spec.rpartition(".")
     if not place or not name:
         raise RewardError(f"reward {spec!r}: write file.py:function, module:function or module.function")
-    module = _from_file(Path(place), spec) if place.endswith(".py") else _from_module(place, spec)
+    module = _from_file(Path(place).expanduser(), spec) if place.endswith(".py") else _from_module(place, spec)
     function = getattr(module, name, None)
     if not callable(function):
         defined = inspect.getmembers(module, lambda value: getattr(value, "__module__", "") == module.__name__)
@@ -66,7 +68,8 @@ def _from_file(path: Path, spec: str) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module  # dataclasses and pickling look their module up there
     try:
-        found.loader.exec_module(module)
+        with _folder_kept():
+            found.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise RewardError(f"reward {spec!r}: importing {path} raised {type(error).__name__}: {error}") from error
@@ -103,10 +106,12 @@ class UserReward:
         if not completions:
             return []
         columns = (completions, *([own_copy(value) for value in column] for column in (answers, rows)))
-        if self._batch:
-            outcomes = self._call_batch(len(completions), dict(zip(BATCH, map(list, columns), strict=True)))
-        else:
-            outcomes = self._call_each([dict(zip(SINGLE, each, strict=True)) for each in zip(*columns, strict=True)])
+        with _folder_kept():
+            if self._batch:
+                outcomes = self._call_batch(len(completions), dict(zip(BATCH, map(list, columns), strict=True)))
+            else:
+                calls = [dict(zip(SINGLE, each, strict=True)) for each in zip(*columns, strict=True)]
+                outcomes = self._call_each(calls)
         return outcomes_to_verdicts(outcomes, self.name)
 
     def _call_batch(self, size: int, given: dict[str, Any]) -> list[Any]:
@@ -127,6 +132,16 @@ class UserReward:
 
     def _pick(self, given: dict[str, Any]) -> dict[str, Any]:
         return {name: given[name] for name in self._takes}
+
+
+@contextmanager
+def _folder_kept() -> Iterator[None]:
+    """A reward that goes to another folder (`os.chdir`) does not take the run along, whose own may be relative."""
+    before = os.getcwd()
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def _signature(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...], bool]:

@@ -74,7 +74,9 @@ def get(config: TaskConfig, seed: int = 0) -> ExampleTask:
         task = make(setup, **_checked(make, args))
     else:
         raise ConfigError(f"task.name is {config.name!r}; did you mean {nearest(config.name, list(names()))}?")
-    if config.system_prompt is not None and any(_has_system(example.prompt) for example in task.train):
+    if config.system_prompt is not None and any(
+        _has_system(example.prompt) for example in (*task.train, *task.held_out)
+    ):
         raise ConfigError("the prompts bring system messages and task.system_prompt is set: drop one of the two")
     if config.format_weight:
         task = replace(task, reward=WeightedSum(((task.reward, 1.0), (Format(), config.format_weight))))

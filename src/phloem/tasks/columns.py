@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import string
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 from pathlib import Path
 from typing import Any, Literal
 
 from phloem.kinds import a_few
-from phloem.tasks.rows import Row, read_rows
+from phloem.tasks.rows import Row, read_rows, require_text
 from phloem.tasks.task import THOUGHTLESS, Example, Prompt, Setup, TaskError
 
 __all__ = ["SHOWN", "DataOptions", "read_examples"]
 
+ROLES = {"system", "developer", "user", "assistant", "tool"}
+"""Roles that need no word."""
 SHOWN = 20
 """Rows that a message names."""
 
@@ -74,6 +77,7 @@ def read_examples(path: str, split: str, setup: Setup, options: DataOptions, not
     _require_columns(path, rows, options)
     _report_unusable(path, rows, options, notes)
     examples: list[Example] = []
+    roles: Counter[str] = Counter()
     too_long = 0
     for number, row in enumerate(rows, start=1):
         if _lacks(row, options):
@@ -81,11 +85,17 @@ def read_examples(path: str, split: str, setup: Setup, options: DataOptions, not
         place = f"{path} row {number}"
         prompt, answer = _prompt(place, row, setup, options), _answer(row, options)
         demonstrations = _demonstrations(place, row, options)
-        _require_text(place, prompt, answer, *demonstrations)
+        require_text(place, prompt, answer, *demonstrations)
         if _is_long(prompt, options.max_prompt_characters) or _is_long(str(answer), options.max_answer_characters):
             too_long += 1
             continue
         examples.append(Example(f"{Path(path).stem}:{number}", prompt, answer, row, demonstrations))
+        roles.update({message["role"] for message in prompt} if not isinstance(prompt, str) else ())
+    for role in roles.keys() - ROLES:
+        notes.append(
+            f"{path}: {roles[role]} of {len(rows)} rows have messages of the role {role!r}, which few chat templates "
+            f"know; usual are {', '.join(sorted(ROLES))}"
+        )
     if too_long:
         notes.append(f"{path}: {too_long} of {len(rows)} rows are longer than the limits in task.args; left out")
     if not examples:
@@ -134,9 +144,19 @@ def _answer(row: Row, options: DataOptions) -> Any:
 def _lacks(row: Row, options: DataOptions) -> str:
     """What a row lacks to be used: "prompt", "answer", or nothing."""
     for argument, value in (("prompt", row.get(options.prompt)), ("answer", _answer(row, options))):
-        if value is None or (isinstance(value, str) and not value.strip()) or value in ([], {}):
+        if _is_empty(value):
             return argument
     return ""
+
+
+def _is_empty(value: Any) -> bool:
+    """Nothing, blanks, NaN (which tables put where there is nothing), or a conversation in which the user is silent."""
+    if isinstance(value, str):
+        return not value.strip()
+    if isinstance(value, Sequence) and value and isinstance(value[-1], Mapping):
+        last = value[-1].get("content")
+        return value[-1].get("role") == "user" and isinstance(last, str) and not last.strip()
+    return value is None or value in ([], {}) or (isinstance(value, float) and isnan(value))
 
 
 def _report_unusable(path: str, rows: Sequence[Row], options: DataOptions, notes: list[str]) -> None:
@@ -149,15 +169,6 @@ def _report_unusable(path: str, rows: Sequence[Row], options: DataOptions, notes
             notes.append(f"{path}: {said}; left out")
 
 
-def _require_text(place: str, *values: Any) -> None:
-    """Half a surrogate pair, which JSON can hold as `\\ud800`, is no text that a tokenizer or a log could take."""
-    for value in values:
-        try:
-            (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
-        except UnicodeEncodeError as error:
-            raise TaskError(f"{place} holds text that is not Unicode: {error}") from None
-
-
 def _is_long(text: Prompt, limit: int | None) -> bool:
     if limit is None:
         return False
@@ -167,7 +178,7 @@ def _is_long(text: Prompt, limit: int | None) -> bool:
 def _prompt(place: str, row: Row, setup: Setup, options: DataOptions) -> Prompt:
     value = row[options.prompt]
     if isinstance(value, str):
-        return setup.prompt(_filled(value, row, options))
+        return setup.prompt(_filled(place, value, row, options.template))
     if not isinstance(value, Sequence) or not all(isinstance(message, Mapping) for message in value):
         raise TaskError(f"{place}: a prompt is a text or a list of messages, not {type(value).__name__}")
     messages = [{"role": message.get("role"), "content": message.get("content")} for message in value]
@@ -178,12 +189,17 @@ def _prompt(place: str, row: Row, setup: Setup, options: DataOptions) -> Prompt:
         raise TaskError(f"{place}: the last message is the {messages[-1]['role']}'s; a prompt ends with the user's")
     if setup.instruction:
         raise TaskError(f"{place}: the prompt is a conversation; put task.args.instruction into it, and unset it")
-    messages[-1]["content"] = _filled(messages[-1]["content"], row, options)
+    messages[-1]["content"] = _filled(place, messages[-1]["content"], row, options.template)
     return tuple(messages)
 
 
-def _filled(text: str, row: Row, options: DataOptions) -> str:
-    return text if options.template is None else options.template.format(**{**row, "prompt": text})
+def _filled(place: str, text: str, row: Row, template: str | None) -> str:
+    if template is None:
+        return text
+    try:
+        return template.format(**{**row, "prompt": text})
+    except (ValueError, TypeError) as error:
+        raise TaskError(f"task.args.template {template!r} cannot be filled with {place}: {error}") from None
 
 
 def _demonstrations(place: str, row: Row, options: DataOptions) -> tuple[str, ...]:

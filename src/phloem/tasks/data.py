@@ -26,6 +26,8 @@ def build(setup: Setup, options: DataOptions) -> ExampleTask:
     RewardError: an unknown reward.
     """
     _check_split(setup, options)
+    if "{answer}" not in options.gold_template:
+        raise ConfigError(f"task.args.gold_template is {options.gold_template!r}; it has no {{answer}} to put it in")
     reward = get_reward(options.reward, **options.reward_args)
     notes: list[str] = []
     name = Path(options.path).stem

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from phloem.tasks.task import TaskError
 
-__all__ = ["READERS", "Row", "read_rows"]
+__all__ = ["READERS", "Row", "read_rows", "require_text"]
 
 Row = Mapping[str, Any]
 
@@ -20,6 +21,7 @@ def read_rows(path: str, *, subset: str | None = None, split: str = "train") -> 
 
     Raises TaskError: no such file or data set, an ending that is not known, a line that cannot be read (named).
     """
+    path = os.path.expanduser(path)
     reader = READERS.get(Path(path).suffix.lower())
     if Path(path).is_file():
         if reader is None:
@@ -65,13 +67,28 @@ def _object(row: Any, place: str) -> dict[str, Any]:
     return row
 
 
+def require_text(place: str, *values: Any) -> None:
+    """Half a surrogate pair, which JSON can hold as `\\ud800`, is no text that a tokenizer or a log could take.
+
+    Raises TaskError: a value, or one within it, is of that kind.
+    """
+    for value in values:
+        try:
+            (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
+        except UnicodeEncodeError as error:
+            raise TaskError(f"{place} holds text that is not Unicode: {error}") from None
+
+
 def _csv(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines, restkey="", strict=True)
         try:
+            header = list(reader.fieldnames or ())
             rows = list(reader)
         except csv.Error as error:
             raise TaskError(f"{path} line {reader.reader.line_num} is not CSV: {error}") from None
+    if twice := [name for name in header if header.count(name) > 1]:
+        raise TaskError(f"{path} has two columns called {twice[0]!r}: rename one")
     for number, row in enumerate(rows, start=1):
         if "" in row or None in row.values():
             raise TaskError(f"{path} row {number} has more or fewer fields than the header")

@@ -127,6 +127,16 @@ class GoldReport:
         return "\n".join(lines)
 
 
+def _as_text(answer: Any) -> str:
+    """An answer as a policy would write it: text as it is, else JSON, with what JSON does not know (dates) as text."""
+    if isinstance(answer, str):
+        return answer
+    try:
+        return json.dumps(answer, default=str)
+    except (TypeError, ValueError):  # keys of a mapping that are no text, a list that holds itself
+        return str(answer)
+
+
 def _places(rows: Sequence[GoldFailure]) -> str:
     return ", ".join(str(row.row) for row in rows[:30]) + (" ..." if len(rows) > 30 else "")
 
@@ -201,7 +211,7 @@ class ExampleTask:
     def gold_completion(self, example: Example) -> str:
         """The gold answer as the policy would give it."""
         answer = example.answer if self.reference is None else example.row[self.reference]
-        text = self.gold_template.replace("{answer}", answer if isinstance(answer, str) else json.dumps(answer))
+        text = self.gold_template.replace("{answer}", _as_text(answer))
         return text.removeprefix(self.opening)
 
     def check(self) -> GoldReport:

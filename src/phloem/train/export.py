@@ -34,6 +34,6 @@ def export(source: Path, target: Path) -> str:
     merged = hasattr(model, "peft_config")
     if merged:
         model = model.merge_and_unload(safe_merge=True)
-    with replaced_folder(target) as aside:
+    with replaced_folder(target, "folder") as aside:
         write_model(model, tokenizer, aside)
     return f"{folder}{', adapters merged,' if merged else ''} is in {target}"

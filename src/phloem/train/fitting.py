@@ -27,10 +27,10 @@ def fit_prompts(policy: Policy, task: Task, say: Callable[[str], None]) -> Task:
         return task
     train, held_out = list(task.train), list(task.held_out)
     looked_at = [*train, *held_out] if config.task.long_prompts == "drop" else [*train, *_evaluated(policy, held_out)]
-    long = {e.id: n for e in looked_at if (n := len(policy.prompt_ids(e))) > limit}
+    long = [(e, n) for e in looked_at if (n := len(policy.prompt_ids(e))) > limit]
     if not long:
         return task
-    name, length = next(iter(long.items()))
+    name, length = long[0][0].id, long[0][1]
     if config.task.long_prompts == "error":
         raise ConfigError(
             f"{len(long)} of {len(looked_at)} prompts are too long; that of example {name} has {length} tokens, {why}. "
@@ -40,12 +40,13 @@ def fit_prompts(policy: Policy, task: Task, say: Callable[[str], None]) -> Task:
         raise ConfigError(
             f"{len(long)} prompts are too long, and task.long_prompts drop works on an ExampleTask: leave out {name}"
         )
-    shown = a_few(list(long), 5)
+    shown = a_few([example.id for example, _ in long], 5)
     say(f"{task.name}: {len(long)} of {len(looked_at)} prompts have more than {limit} tokens and are left out: {shown}")
+    gone = {id(example) for example, _ in long}  # two files may call their examples the same
     kept = replace(
         task,
-        train=[example for example in train if example.id not in long],
-        held_out=[example for example in held_out if example.id not in long],
+        train=[example for example in train if id(example) not in gone],
+        held_out=[example for example in held_out if id(example) not in gone],
     )
     require_enough(kept, config)
     return kept

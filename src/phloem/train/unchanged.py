@@ -22,9 +22,10 @@ def why_unchanged(folder: Path, config: TrainConfig) -> str:
     if all(step["verdict/unscored_share"] == 1.0 for step in steps):
         reason = _reason(folder)
         return f"{said}no rollout was scored; {'look at verdict/ in metrics.jsonl' if reason is None else reason}"
+    reward = [step["reward"] for step in steps if step["reward"] is not None][-1]
     return (
-        f"{said}no group had a spread of rewards (mean reward {steps[-1]['reward']:.2f} at the last step), and equal "
-        "rewards train nothing; choose prompts that are neither too easy nor too hard for the model, sample more "
+        f"{said}no group had a spread of rewards (mean reward {reward:.2f} at the last step that was scored), and "
+        "equal rewards train nothing; choose prompts that are neither too easy nor too hard for the model, sample more "
         "rollouts of each, or give the reward more steps between wrong and right"
     )
 
