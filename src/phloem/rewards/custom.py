@@ -110,7 +110,9 @@ class UserReward:
             if self._batch:
                 outcomes = self._call_batch(len(completions), dict(zip(BATCH, map(list, columns), strict=True)))
             else:
-                calls = [dict(zip(SINGLE, each, strict=True)) for each in zip(*columns, strict=True)]
+                calls: list[dict[str, Any]] = [
+                    dict(zip(SINGLE, each, strict=True)) for each in zip(*columns, strict=True)
+                ]
                 outcomes = self._call_each(calls)
         return outcomes_to_verdicts(outcomes, self.name)
 
