@@ -46,8 +46,20 @@ PLANS = {
 }
 PARTS = {
     "products with weights": ("aten::mm", "aten::addmm", "mkldnn::_linear_pointwise"),
-    "attention": ("aten::bmm", "aten::_softmax", "aten::_scaled_dot_product_flash_attention_for_cpu"),
-    "moving and indexing": ("aten::index", "aten::copy_", "aten::cat", "aten::_index_put_impl_", "aten::fill_"),
+    "attention": (
+        "aten::bmm",
+        "aten::baddbmm_",
+        "aten::_softmax",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+    ),
+    "moving and indexing": (
+        "aten::index",
+        "aten::index_select",
+        "aten::copy_",
+        "aten::cat",
+        "aten::_index_put_impl_",
+        "aten::fill_",
+    ),
 }
 """Operators by what they do; the rest is arithmetic on activations."""
 

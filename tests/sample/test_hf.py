@@ -262,6 +262,15 @@ def test_a_prompt_that_just_fits_the_context():
     assert group.group_size >= 3
 
 
+def test_rows_find_room_for_long_completions():
+    """Past the room that rows start with, up to the last token of the plan, in both stages."""
+    own = sampler(eos_ids=())
+    (group,) = own.sample(PROMPTS[:1], ForkPlan((Stage(2, 150), Stage(2, 130))), KEYS[:1])
+    exact = logprobs_of(tiny_model("llama", vocab_size=SIZE, initializer_range=0.08), group, 3, 1.0)
+    assert len(exact) == 280
+    assert np.abs(sampled_logprobs(group, 3) - exact).max() < 1e-5
+
+
 def test_tokens_seen_by_the_policy_of_another_dtype():
     """A bfloat16 copy samples from its own distribution, close to the policy's."""
     model = tiny_model("llama", vocab_size=SIZE, initializer_range=0.08)

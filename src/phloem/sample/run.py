@@ -94,7 +94,7 @@ class Run:
         self.forks: list[deque[_Fork]] = [deque() for _ in plan.stages]
         self.rows = min(max_rows, len(prompts) * plan.rollouts)
         blocks = min(len(prompts), self.rows)
-        self.slots = Slots(self.rows, blocks, max(map(len, prompts)))
+        self.slots = Slots(self.rows, blocks, max(map(len, prompts)), plan.max_tokens)
         self.users = np.zeros(blocks, dtype=np.int64)
         """Rows and forks that still need each block."""
 

@@ -27,8 +27,8 @@ __all__ = ["ATTENTION", "Slots", "slot_attention"]
 
 ATTENTION = "phloem_slots"
 """The name of `slot_attention` in transformers' registry."""
-_ROOM = 32
-"""Tokens of their own that rows have room for at first; doubled when it is used up."""
+_ROOM = 128
+"""Tokens of their own that rows have room for at first, or fewer where none can have so many; doubled when used up."""
 
 
 @dataclass
@@ -100,7 +100,8 @@ class _Layer(DynamicLayer):
             self.blocks[1, into, :, :length] = value_states
         else:
             if (room := self.own.shape[3]) < step.length:
-                self.own = F.pad(self.own, (0, 0, 0, max(_ROOM, 2 * room) - room))
+                wanted = min(max(_ROOM, 2 * room), self.slots.own_length)
+                self.own = F.pad(self.own, (0, 0, 0, wanted - room))
             at = step.own - 1
             self.own[0, step.rows, :, at] = key_states[:, :, 0]
             self.own[1, step.rows, :, at] = value_states[:, :, 0]
@@ -117,11 +118,12 @@ class Slots(Cache):
         rows: slots for rows.
         blocks: prompts kept at a time.
         block_length: tokens of the longest prompt.
+        own_length: tokens that a row can have of its own at the most.
     """
 
-    def __init__(self, rows: int, blocks: int, block_length: int) -> None:
+    def __init__(self, rows: int, blocks: int, block_length: int, own_length: int) -> None:
         super().__init__(layer_class_to_replicate=partial(_Layer, self))  # pyright: ignore[reportArgumentType]
-        self.n_rows, self.n_blocks, self.block_length = rows, blocks, block_length
+        self.n_rows, self.n_blocks, self.block_length, self.own_length = rows, blocks, block_length, own_length
         self.prompt_length = np.zeros(blocks, dtype=np.int64)
         self.block_of_row = np.zeros(rows, dtype=np.int64)
         self.own_tokens = np.zeros(rows, dtype=np.int64)
