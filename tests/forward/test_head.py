@@ -51,7 +51,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("columns", [1024, 3])
-@pytest.mark.parametrize(("chunk", "keep"), [(1, 0), (4, 0), (4, 2 * 4 * V), (9, 0), (100, 10**6)])
+@pytest.mark.parametrize(("chunk", "keep"), [(1, 0), (4, 0), (4, 2 * 4 * V), (4, 65), (9, 0), (100, 10**6)])
 @pytest.mark.parametrize("wanted", ["logprobs", "entropy", "both"])
 @pytest.mark.parametrize("kind", HEADS)
 def test_values_and_gradients(

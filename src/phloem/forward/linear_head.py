@@ -78,8 +78,10 @@ class _LinearLogprobs(torch.autograd.Function):
             total_P, below_P = torch.zeros_like(largest_P), torch.zeros_like(largest_P)
             at_target_E = torch.zeros_like(targets.ids_E, dtype=work.wide)
             kept: list[torch.Tensor] = []
-            for (rows, columns), index in zip(work.tiles, work.targets_by_tile(targets), strict=True):
-                keep = sum(map(torch.Tensor.numel, kept)) + work.size(rows, columns) <= settings.keep
+            for i, ((rows, columns), index) in enumerate(zip(work.tiles, work.targets_by_tile(targets), strict=True)):
+                # The first tiles only: a smaller one further on may still find room, but would stand for another.
+                room = settings.keep - sum(map(torch.Tensor.numel, kept))
+                keep = len(kept) == i and work.size(rows, columns) <= room
                 raw = work.product(rows, columns, fresh=keep)
                 if keep:
                     kept.append(raw)
