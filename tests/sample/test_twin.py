@@ -128,7 +128,7 @@ def test_packed_weights_that_do_not_arrive_are_an_error(monkeypatch):
 def test_packed_products_are_the_plain_ones_whatever_the_batch(dtype):
     """Bit for bit the same for a row however many rows stand beside it."""
     torch.manual_seed(0)
-    layers = torch.nn.Sequential(torch.nn.Linear(96, 160), torch.nn.Linear(160, 33, bias=False)).to(dtype)
+    layers = torch.nn.Sequential(torch.nn.Linear(96, 1536), torch.nn.Linear(1536, 576, bias=False)).to(dtype)
     products = pack_linears(layers)
     assert [product.layers for product in products] == [(layer,) for layer in layers]
     x = torch.randn(130, 96, dtype=dtype)

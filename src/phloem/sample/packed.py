@@ -69,7 +69,11 @@ class Product:
         return found
 
     def _compute(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, "none", [], "")
+        # A single row may be summed in another order than rows in company: it is given some.
+        alone = input.numel() == input.shape[-1]
+        rows = input.reshape(1, -1).expand(2, -1) if alone else input
+        found = torch.ops.mkldnn._linear_pointwise(rows, self.weight, self.bias, "none", [], "")
+        return found[0].view(*input.shape[:-1], -1) if alone else found
 
 
 class PackedLinear(nn.Linear):
