@@ -112,7 +112,7 @@ def prepare(place: Path, steps: int) -> None:
 
 
 def start(words: list[str], processes: int, log: Path) -> subprocess.Popen[bytes]:
-    launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--master_port=0"]
+    launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
     command = [sys.executable, *(launcher if processes > 1 else []), "-m", "phloem", "train", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with log.open("wb") as file:
