@@ -15,8 +15,7 @@ SDPA, caches and padding included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -30,6 +29,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from phloem.forward import blocks, flex
+from phloem.forward.calls import Call, Plan, Run, attend
 from phloem.forward.features import CannotServe
 from phloem.forward.pack import Layout
 from phloem.tree.trie import PrefixTree
@@ -71,30 +71,6 @@ def windows_used(pack: Layout) -> set[int | None]:
     return {window for _, window, _ in pack.plans}
 
 
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """One call: which pieces of the pack are its keys, how many of the last of them are its queries, and its mask.
-
-    The mask is added to the scores, shape (queries, keys); None: causal.
-    """
-
-    pieces: tuple[int, ...]
-    queries: int
-    mask: torch.Tensor | None
-
-
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """The sizes of the pieces that keys are split into, and the calls over them, in the order of their queries.
-
-    The first pieces are those of tokens above, whose keys are given and which are no queries; a pack has none.
-    """
-
-    above: tuple[int, ...]
-    sizes: tuple[int, ...]
-    calls: tuple[_Call, ...]
-
-
 def _tree_attention(
     module: nn.Module,
     query: torch.Tensor,
@@ -127,49 +103,19 @@ def _tree_attention(
     dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else query.dtype
     # On CPUs SDPA is no faster in half precision than in float32, and on small blocks it takes twice as long.
     wide = torch.float32 if device.type == "cpu" and dtype.itemsize < 4 else dtype
+    # Rotary embeddings leave queries and keys in float32; SDPA under autocast narrows them too.
+    query, key, value = (t.to(dtype) for t in (query, key, value))
     above = pack.exchange(module, key, value)
-    keys, values = ([t.to(wide) for t in (*given, own)] for given, own in zip(above, (key, value), strict=True))
-    plan = _plan(pack, engine, kwargs.get("sliding_window"), wide, device)
+    keys, values = ([*given, own] for given, own in zip(above, (key, value), strict=True))
+    plan, scaling = _plan(pack, engine, kwargs.get("sliding_window"), wide, device), kwargs.get("scaling")
+    if isinstance(plan, Plan):
+        return attend(plan, query, keys, values, scaling, dtype), None
     with torch.autocast(device.type, enabled=False):
-        if isinstance(plan, _Plan):
-            output = _run(plan, query.to(wide), keys, values, kwargs.get("scaling"))
-        else:
-            every = range(len(keys))
-            joined = (_joined(keys, every), _joined(values, every))
-            output = flex.attend(query.to(wide), *joined, plan, kwargs.get("scaling"))
-    return output.to(dtype), None
+        key, value = (side[0] if len(side) == 1 else torch.cat([*side], dim=2) for side in (keys, values))
+        return flex.attend(query.to(wide), key.to(wide), value.to(wide), plan, scaling).to(dtype), None
 
 
-def _run(
-    plan: _Plan, query: torch.Tensor, key: list[torch.Tensor], value: list[torch.Tensor], scaling: float | None
-) -> torch.Tensor:
-    # Splitting once, rather than slicing for each call, keeps the backward from filling a T-long gradient per slice.
-    queries = query.split([call.queries for call in plan.calls], dim=2)
-    sizes = [plan.above, plan.sizes] if plan.above else [plan.sizes]
-    keys, values = (
-        tuple(piece for whole, own in zip(side, sizes, strict=True) for piece in whole.split(own, dim=2))
-        for side in (key, value)
-    )
-    outputs = [
-        F.scaled_dot_product_attention(
-            q,
-            _joined(keys, call.pieces),
-            _joined(values, call.pieces),
-            attn_mask=call.mask,
-            is_causal=call.mask is None,
-            scale=scaling,
-            enable_gqa=query.shape[1] != key[0].shape[1],
-        ).transpose(1, 2)
-        for q, call in zip(queries, plan.calls, strict=True)
-    ]
-    return torch.cat(outputs, dim=1)
-
-
-def _joined(parts: Sequence[torch.Tensor], wanted: Sequence[int]) -> torch.Tensor:
-    return parts[wanted[0]] if len(wanted) == 1 else torch.cat([parts[i] for i in wanted], dim=2)
-
-
-def _plan(pack: Layout, engine: str, window: int | None, dtype: torch.dtype, device: torch.device) -> _Plan | BlockMask:
+def _plan(pack: Layout, engine: str, window: int | None, dtype: torch.dtype, device: torch.device) -> Plan | BlockMask:
     """The calls, or flex attention's mask, for one kind of layer; made once per pack, for all layers of the kind."""
     found = pack.plans.get((engine, window, dtype))
     if found is None:
@@ -181,22 +127,35 @@ def _plan(pack: Layout, engine: str, window: int | None, dtype: torch.dtype, dev
     return found
 
 
-def _make_plan(pack: Layout, engine: str, window: int | None, dtype: torch.dtype, device: torch.device) -> _Plan:
+def _make_plan(pack: Layout, engine: str, window: int | None, dtype: torch.dtype, device: torch.device) -> Plan:
     cut: Callable[[PrefixTree], list[blocks.Block]] = blocks.whole
     if engine == "paths":
         cut = partial(blocks.cut, window=window)
     chosen = pack.blocks(cut)
-    bounds = {0, pack.above, len(pack)}
-    for _, _, runs in chosen:
-        bounds.update(place for run in runs for place in run)
-    edges = np.array(sorted(bounds))
     masks = _masks([(tree, block) for tree, block, _ in chosen], window, dtype, device)
-    calls = []
-    for (_, block, runs), mask in zip(chosen, masks, strict=True):
-        spans = [np.searchsorted(edges, run) for run in runs]
-        calls.append(_Call(tuple(int(i) for a, b in spans for i in range(a, b)), block.queries, mask))
-    sizes, given = np.diff(edges).tolist(), int(np.searchsorted(edges, pack.above))
-    return _Plan(tuple(sizes[:given]), tuple(sizes[given:]), tuple(calls))
+    stops = np.cumsum([block.queries for _, block, _ in chosen]).tolist()
+    calls = [
+        Call(stop - block.queries, stop, _runs(places, pack.above), mask)
+        for (_, block, places), stop, mask in zip(chosen, stops, masks, strict=True)
+    ]
+    return Plan(tuple(calls), dtype)
+
+
+def _runs(places: list[tuple[int, int]], above: int) -> tuple[Run, ...]:
+    """Places among all keys as runs of those above, which come in a tensor of their own, and of the layer's own."""
+    edges: list[int] = []
+    for start, stop in places:
+        if edges and edges[-1] == start:
+            edges[-1] = stop
+        else:
+            edges += [start, stop]
+    runs: list[Run] = []
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+        if start < above:
+            runs.append((0, start, min(stop, above)))
+        if stop > above:
+            runs.append((int(above > 0), max(start - above, 0), stop - above))
+    return tuple(runs)
 
 
 def _masks(
