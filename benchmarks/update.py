@@ -37,9 +37,9 @@ from phloem.tree import Group, PrefixTree
 
 # Rows of a micro-batch that are tried, and on how many of the group's rollouts.
 SIZES, TRIED_ON = (1, 2, 4), 4
-# Memory is measured on as many of the model's first layers as let all rows together fit into this many bytes, at this
-# many bytes for each token, layer and hidden feature in float32.
-ROOM, BYTES = 8e9, 80
+# Memory is measured on as many of the model's first layers; they are alike, so that it grows by the same from each to
+# the next, up to the whole model's, which all rows of a long shape at once would not fit into.
+LAYERS = (2, 3)
 
 
 @dataclass(frozen=True)
@@ -218,21 +218,29 @@ def memory(path: str, shape: str, dtype: str) -> dict[str, Any]:
     return {
         "peak_memory_ratio": round(found["tree"]["live"] / found["rows"]["live"], 4),
         "peak_memory_bytes": {side: found[side]["live"] for side in found},
+        "peak_memory_of_layers": {side: dict(zip(LAYERS, found[side]["measured"], strict=True)) for side in found},
         "peak_resident_growth": {side: found[side]["resident"] for side in found},
         "memory_layers": found["tree"]["layers"],
     }
 
 
 def memory_of(side: str, model: Any, group: Group, dtype: str) -> dict[str, Any]:
-    """Peak bytes of one pass: of live tensors beyond model and gradients, and by which the process grew."""
+    """Peak bytes of one pass: of live tensors beyond model and gradients, for the whole model's depth as for the
+    layers it was measured on, and by which the process grew on the last of these.
+    """
     inner, tokens = causal_lm(model).model, group.group_size * longest(group)
-    layers = max(1, min(len(inner.layers), int(ROOM / (BYTES * tokens * model.config.hidden_size))))
-    inner.layers = inner.layers[:layers]
+    depth, kept, resident = len(inner.layers), inner.layers, None
     work = on_trees(model, group, dtype) if side == "tree" else as_rows(model, group, dtype, tokens)
-    with LiveMemory(model.parameters()) as live:
-        resident = peak_resident(work)
-    peak = live.peak(without=[p.grad for p in model.parameters() if p.grad is not None])
-    return {"live": peak, "resident": resident, "layers": layers}
+    peaks = []
+    for layers in LAYERS:
+        inner.layers = kept[:layers]
+        model.zero_grad(set_to_none=True)
+        with LiveMemory(model.parameters()) as live:
+            resident = peak_resident(work)
+        peaks.append(live.peak(without=[p.grad for p in model.parameters() if p.grad is not None]))
+    of_layer = (peaks[1] - peaks[0]) / (LAYERS[1] - LAYERS[0])
+    whole = round(peaks[0] + of_layer * (depth - LAYERS[0]))
+    return {"live": whole, "measured": peaks, "resident": resident, "layers": LAYERS[-1]}
 
 
 if __name__ == "__main__":

@@ -45,9 +45,11 @@ machine are in `notes/LOG.md`.
 MEMORY = """## Memory
 
 Peak bytes of live tensors beyond the model, its gradients and autocast's copies of weights, with all tokens of the
-group in flight on both sides, each side in a fresh process. `ratio x r` is 1 if memory follows distinct tokens. Where
-all rows together would not fit, both sides run on the model's first layers only; the logits that the head keeps then
-weigh more. The last column is the growth of the process: gradients, kernels' scratch and allocator's gaps included.
+group in flight on both sides: the rows in one micro-batch, not in those they are timed with. Each side runs in a fresh
+process. `ratio x r` is 1 if memory follows distinct tokens. It is measured on the model's first two and three layers,
+and grows by the same for each further one. What does not grow with tokens or layers, up to 256 MiB of logits and the
+head's gradient, weighs more for trees. The last column is the growth of the process on three layers: gradients,
+kernels' scratch and allocator's gaps included.
 """
 
 TREES = """## Building trees
@@ -139,12 +141,12 @@ def bracket(interval: list[float] | None) -> str:
 
 def memory(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| shape | dtype | layers | tree, MiB | rows, MiB | ratio x r | process: tree, rows, MiB |",
-        "|---|---|---|---|---|---|---|",
+        "| shape | dtype | tree, MiB | rows, MiB | ratio x r | process: tree, rows, MiB |",
+        "|---|---|---|---|---|---|",
     ]
     for row in rows:
         peaks, grown = row["peak_memory_bytes"], row["peak_resident_growth"]
-        cells = [row["shape"], row["dtype"], row["memory_layers"], mebibytes(peaks["tree"]), mebibytes(peaks["rows"])]
+        cells = [row["shape"], row["dtype"], mebibytes(peaks["tree"]), mebibytes(peaks["rows"])]
         cells += [f"{row['peak_memory_ratio'] * row['token_ratio']:.2f}"]
         cells += [f"{mebibytes(grown['tree'])}, {mebibytes(grown['rows'])}"]
         lines.append("| " + " | ".join(map(str, cells)) + " |")

@@ -176,20 +176,23 @@ def test_a_piece_draws_the_same_dropout_both_times() -> None:
 
 
 def test_bfloat16_is_as_near_as_rows_in_bfloat16() -> None:
+    """Over several trees: of a single one either may be twice as far from float32 as the other."""
     model = tiny_model("llama")
     prepare(model, "paths")
-    group = a_group(6)
-    weights = random_weights([group])
-    exact = by_rows(model, [group], weights)
-    with torch.autocast("cpu", torch.bfloat16):
-        rows = by_rows(model, [group], weights)
-    pieces = by_pieces(model, group, weights, 8, autocast=True)
-    off_rows, off_pieces = ((o.values - exact.values).square().mean().sqrt().item() for o in (rows, pieces))
+    values, slopes = np.zeros(2), np.zeros(2)
+    for seed in range(8):
+        group = a_group(seed)
+        weights = random_weights([group])
+        exact = by_rows(model, [group], weights)
+        with torch.autocast("cpu", torch.bfloat16):
+            rows = by_rows(model, [group], weights)
+        both = (rows, by_pieces(model, group, weights, 8, autocast=True))
+        values += [(o.values - exact.values).square().mean().item() for o in both]
+        slopes += [sum((o.gradients[n] - g).square().sum().item() for n, g in exact.gradients.items()) for o in both]
+    off_rows, off_pieces = np.sqrt(values / 8)
     assert 1e-4 < off_rows < 0.2
-    assert off_pieces < 1.25 * off_rows
-    whole = torch.cat([g.flatten() for g in exact.gradients.values()])
-    off = [torch.cat([g.flatten() for g in o.gradients.values()]).sub(whole).norm().item() for o in (rows, pieces)]
-    assert off[1] < 1.25 * off[0]
+    assert off_pieces < 1.15 * off_rows
+    assert slopes[1] < 1.15**2 * slopes[0]
 
 
 def test_a_pack_of_several_trees_is_refused() -> None:

@@ -22,7 +22,7 @@ __all__ = ["Call", "Plan", "Run", "attend"]
 Run = tuple[int, int, int]
 """Neighbouring keys start:stop of one of the tensors that the keys come in: (which, start, stop)."""
 # Torch's fused attention for CPUs; earlier versions took as many heads of keys as of queries.
-FUSED = torch.__version__ >= (2, 9)
+FUSED = torch.__version__ >= "2.9"
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +152,8 @@ def _backward(
             grad, *given, *found, 0.0, call.mask is None, attn_mask=call.mask, scale=scaling
         )
     with torch.enable_grad():
-        leaves = [t.detach().requires_grad_() for t in given]
-        return torch.autograd.grad(_plain(call, *leaves, scaling), leaves, grad)
+        query, key, value = (t.detach().requires_grad_() for t in given)
+        return torch.autograd.grad(_plain(call, query, key, value, scaling), (query, key, value), grad)
 
 
 def _fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
