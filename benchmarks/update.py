@@ -39,7 +39,7 @@ from phloem.tree import Group, PrefixTree
 SIZES, TRIED_ON = (1, 2, 4), 4
 # Memory is measured on as many of the model's first layers; they are alike, so that it grows by the same from each to
 # the next, up to the whole model's, which all rows of a long shape at once would not fit into.
-LAYERS = (2, 3)
+LAYERS = (3, 2)
 
 
 @dataclass(frozen=True)
@@ -226,21 +226,21 @@ def memory(path: str, shape: str, dtype: str) -> dict[str, Any]:
 
 def memory_of(side: str, model: Any, group: Group, dtype: str) -> dict[str, Any]:
     """Peak bytes of one pass: of live tensors beyond model and gradients, for the whole model's depth as for the
-    layers it was measured on, and by which the process grew on the last of these.
+    layers it was measured on, and by which the process grew on the first pass (a later one finds memory to use again).
     """
     inner, tokens = causal_lm(model).model, group.group_size * longest(group)
-    depth, kept, resident = len(inner.layers), inner.layers, None
+    depth, kept = len(inner.layers), inner.layers
     work = on_trees(model, group, dtype) if side == "tree" else as_rows(model, group, dtype, tokens)
-    peaks = []
+    peaks, grown = [], []
     for layers in LAYERS:
         inner.layers = kept[:layers]
         model.zero_grad(set_to_none=True)
         with LiveMemory(model.parameters()) as live:
-            resident = peak_resident(work)
+            grown.append(peak_resident(work))
         peaks.append(live.peak(without=[p.grad for p in model.parameters() if p.grad is not None]))
     of_layer = (peaks[1] - peaks[0]) / (LAYERS[1] - LAYERS[0])
     whole = round(peaks[0] + of_layer * (depth - LAYERS[0]))
-    return {"live": whole, "measured": peaks, "resident": resident, "layers": LAYERS[-1]}
+    return {"live": whole, "measured": peaks, "resident": grown[0], "layers": LAYERS[0]}
 
 
 if __name__ == "__main__":
