@@ -197,7 +197,7 @@ def _decoder(run: Path, config: TrainConfig) -> Callable[[list[int]], str]:
 
         saved = Tokenizer.from_file(str(path))
         return lambda ids: saved.decode(ids, skip_special_tokens=False)
-    from phloem.models import load_tokenizer
+    from phloem.models import decode_raw, load_tokenizer
 
     tokenizer, _ = load_tokenizer(config.model)
-    return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)
+    return lambda ids: decode_raw(tokenizer, ids)

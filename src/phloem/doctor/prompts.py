@@ -9,7 +9,7 @@ import numpy as np
 
 from phloem.config import TaskConfig, TrainConfig
 from phloem.doctor.findings import Finding, ok, some, warn
-from phloem.models import encode_prompt, eos_ids
+from phloem.models import decode_raw, encode_prompt, eos_ids
 from phloem.models.load import Declared
 from phloem.models.tokenizer import chat_end_id, writes_bos
 from phloem.tasks.task import Example, Prompt, Task
@@ -24,8 +24,7 @@ def prompt_ids(tokenizer: Any, example: Example, task: TaskConfig) -> np.ndarray
 
 def rendered(tokenizer: Any, example: Example, task: TaskConfig) -> str:
     """An example's prompt as the model reads it, special tokens shown."""
-    ids = prompt_ids(tokenizer, example, task)
-    return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+    return decode_raw(tokenizer, prompt_ids(tokenizer, example, task))
 
 
 def of_prompts(tokenizer: Any, declared: Declared, task: Task | None, config: TrainConfig) -> Iterator[Finding]:

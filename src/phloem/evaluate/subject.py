@@ -12,7 +12,7 @@ import numpy as np
 from phloem.config import EvaluateConfig, ModelConfig
 from phloem.evaluate.identity import weights_digest
 from phloem.kinds import ConfigError
-from phloem.models import decode_completion, encode_prompt, eos_ids, load_model
+from phloem.models import decode_completion, decode_raw, encode_prompt, eos_ids, load_model
 from phloem.sample import ForkPlan, Sampler, check_engine, make_sampler
 from phloem.tasks.task import Example
 from phloem.tree import Group
@@ -63,7 +63,7 @@ class Subject:
 
     def shown(self, ids: np.ndarray) -> str:
         """A prompt as the model is given it, special tokens and all."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return decode_raw(self.tokenizer, ids)
 
     def text(self, completion: np.ndarray) -> str:
         """A completion as graders see it."""

@@ -110,7 +110,7 @@ class _LinearLogprobs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # a gradient for each output, by name
         ctx: Any, grad_E: torch.Tensor | None, grad_entropy_P: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, None, None]:
         hidden_P, weight, bias, largest_P, total_P, entropy_P, *kept = ctx.saved_tensors

@@ -164,7 +164,8 @@ def pack(trees: Iterable[PrefixTree]) -> Pack:
         "predict_P": predict_P,
         "slot_E": slot_E,
     }
-    return Pack(trees, start, **{name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()})
+    tensors: dict[str, Any] = {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
+    return Pack(trees, start, **tensors)
 
 
 def split_into_packs(trees: Sequence[PrefixTree], max_tokens: int) -> list[list[int]]:

@@ -23,9 +23,8 @@ def causal_lm(model: nn.Module) -> Any:
     """The transformers model inside `model`, without peft's or a parallel wrapper's shell (adapters stay in place)."""
     if isinstance(inner := getattr(model, "module", None), nn.Module):
         return causal_lm(inner)
-    if hasattr(model, "get_base_model"):
-        return model.get_base_model()
-    return model
+    of_adapters = getattr(model, "get_base_model", None)
+    return model if of_adapters is None else of_adapters()
 
 
 def split(model: nn.Module) -> tuple[nn.Module, Head]:

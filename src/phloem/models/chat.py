@@ -17,7 +17,7 @@ from jinja2.exceptions import TemplateError
 from phloem.models.errors import ModelError
 from phloem.models.tokenizer import chat_end_id, writes_bos
 
-__all__ = ["decode_completion", "encode_completion", "encode_prompt"]
+__all__ = ["decode_completion", "decode_raw", "encode_completion", "encode_prompt"]
 
 Prompt = str | Sequence[Mapping[str, str]]
 
@@ -116,7 +116,10 @@ def encode_completion(tokenizer: Any, text: str, chat_template: bool = True) -> 
 
 def decode_completion(tokenizer: Any, ids: Sequence[int] | np.ndarray, eos_ids: Collection[int]) -> str:
     """The text of a completion as rewards see it: without the EOS that ends it, special tokens such as tags kept."""
-    kept = [int(i) for i in ids]
-    if kept and kept[-1] in eos_ids:
-        kept.pop()
-    return tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    ended = len(ids) > 0 and int(ids[-1]) in eos_ids
+    return decode_raw(tokenizer, ids[:-1] if ended else ids)
+
+
+def decode_raw(tokenizer: Any, ids: Sequence[int] | np.ndarray) -> str:
+    """Token ids as text, special tokens shown."""
+    return str(tokenizer.decode(list(map(int, ids)), skip_special_tokens=False, clean_up_tokenization_spaces=False))

@@ -110,32 +110,26 @@ class Runner:
         outcomes: list[Outcome | None] = [None] * len(samples)
         waiting = deque((index, 0) for index in range(len(samples)))
         slots: list[_Slot] = []
-        busy = 0
         try:
             with selectors.DefaultSelector() as selector:
-                while waiting or busy:
+                while waiting or any(slot.task is not None for slot in slots):
                     if waiting and len(slots) < min(self.workers, len(samples)):
-                        slot = self._acquire(block=not slots)
-                        if slot is not None:
-                            slots.append(slot)
-                            selector.register(slot.reader, selectors.EVENT_READ, slot)
+                        self._add_slot(slots, selector)
                     for slot in slots:
                         if slot.ready and slot.task is None and waiting:
                             slot.send(waiting.popleft(), samples, self.seconds)
-                            busy += 1
                     for slot in self._responsive(slots, selector):
                         task, outcome = slot.receive()
-                        if outcome is None and task is None:
-                            continue  # it has only just started
                         if slot.lost:
                             selector.unregister(slot.reader)
                             slots.remove(slot)
                             self._discard(slot)
-                        if task is None:
+                        if task is None and outcome is not None:
                             raise RunnerError(f"a worker could not start:\n{outcome}")
-                        busy -= 1
+                        if task is None:
+                            continue  # it has only just started
                         index, tries = task
-                        if slot.lost and isinstance(outcome, Crash) and tries < self.workers:
+                        if slot.lost and tries < self.workers:
                             waiting.appendleft((index, tries + 1))
                         else:
                             outcomes[index] = outcome
@@ -145,6 +139,13 @@ class Runner:
         if len(done) < len(outcomes):
             raise RunnerError("a sample was left without an outcome")
         return done
+
+    def _add_slot(self, slots: list[_Slot], selector: selectors.BaseSelector) -> None:
+        """One more slot, if one is free; the first is waited for."""
+        slot = self._acquire(block=not slots)
+        if slot is not None:
+            slots.append(slot)
+            selector.register(slot.reader, selectors.EVENT_READ, slot)
 
     def _responsive(self, slots: list[_Slot], selector: selectors.BaseSelector) -> list[_Slot]:
         """Slots with something to say, and those past their last deadline."""

@@ -256,12 +256,20 @@ def _decode(query: torch.Tensor, layer: Any, step: _Step, scale: float, window: 
 
     rows = (query * scale).view(n * kv_heads, group, size)
     on_block = by_row(torch.bmm(by_block(rows), block_keys.mT))
-    scores = torch.cat([on_block, torch.bmm(rows, own_keys.mT)], -1)
+    scores = torch.cat([on_block, _scores(rows, own_keys)], -1)
     if (mask := step.mask(window, query.dtype)) is not None:
         scores.view(n, kv_heads, group, -1).add_(mask)
     weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
     out = by_row(torch.bmm(by_block(weights[..., :longest]), block_values))
     return out.baddbmm_(weights[..., longest:], own_values).view(n, 1, heads, size)
+
+
+def _scores(query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Products of few queries with many keys: (b, q, d) and (b, L, d) -> (b, q, L)."""
+    if query.dtype is torch.bfloat16 and query.device.type == "cpu":
+        # The same numbers with the keys in front: there the CPU's product is up to eight times as fast in bfloat16.
+        return torch.bmm(keys, query.mT).mT
+    return torch.bmm(query, keys.mT)
 
 
 AttentionInterface.register(ATTENTION, slot_attention)

@@ -60,8 +60,9 @@ class LocalEngine:
         global _latest
         if _latest is not None:
             _latest()
-        from vllm import LLM, SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        # An extra, which is not installed where types are checked.
+        from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
+        from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
 
         self._config, self._eos_ids = config, list(eos_ids)
         self._params, self._final = SamplingParams, RequestOutputKind.FINAL_ONLY

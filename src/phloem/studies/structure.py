@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from phloem.means import known_mean
 from phloem.studies.figures import BLUE, GREY, ORANGE, finish, panels, seeds
-from phloem.studies.intervals import mean_of_seeds
+from phloem.studies.intervals import Estimate, mean_of_seeds
 from phloem.studies.matrix import HEADLINE, STRUCTURE, readings
 from phloem.studies.readings import Reading
 from phloem.studies.study import Bench, Figure, Finding, Study, Verdict, not_run
@@ -77,6 +77,14 @@ def _rise(run: Mapping[str, Any], key: str) -> float:
     return float(np.polyfit(x[known], y[known], 1)[0] * (x[known][-1] - x[known][0]))
 
 
+def _risen(rises: Iterable[Estimate]) -> Verdict:
+    """Confirmed where every kind of run rises, undecided where only some do, or none has two seeds."""
+    up = [rise.low > 0 for rise in rises if rise.n > 1]
+    if up and all(up):
+        return Verdict.CONFIRMED
+    return Verdict.UNDECIDED if any(up) or not up else Verdict.NOT_CONFIRMED
+
+
 def judge(measured: Mapping[str, Any]) -> list[Finding]:
     kinds = measured["kinds"]
     if not kinds:
@@ -84,8 +92,6 @@ def judge(measured: Mapping[str, Any]) -> list[Finding]:
     flat = {name: (sum(r["flat"] for r in runs), sum(r["groups"] for r in runs)) for name, runs in kinds.items()}
     worst = max(a / max(b, 1) for a, b in flat.values())
     rises = {name: mean_of_seeds([_rise(r, "shared") for r in runs]) for name, runs in kinds.items()}
-    decided = [e for e in rises.values() if e.n > 1]
-    up = [e for e in decided if e.low > 0]
     correlations = {name: mean_of_seeds([r["by_reward"] for r in runs]) for name, runs in kinds.items()}
     falls = [float(np.mean(np.diff(r["shared"]) < 0)) for runs in kinds.values() for r in runs if len(r["shared"]) > 1]
     return [
@@ -101,11 +107,7 @@ def judge(measured: Mapping[str, Any]) -> list[Finding]:
             "the shared share of a completion rises during training",
             "curves that never fall",
             "; ".join(f"{name}: {e.shown('+.3f')}" for name, e in rises.items()),
-            Verdict.CONFIRMED
-            if decided and len(up) == len(decided)
-            else Verdict.UNDECIDED
-            if up or not decided
-            else Verdict.NOT_CONFIRMED,
+            _risen(rises.values()),
             note="change over the run by a line through each raw series, mean over seeds. The runs are short.",
         ),
         Finding(

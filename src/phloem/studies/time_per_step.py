@@ -111,7 +111,7 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
     axis.set_xticks(range(len(present)), [f"{s}\n{r}, {seeds(len(_of(measured, r, s, 'total')))}" for r, s in present])
     axis.set_ylabel("seconds of a step")
     axis.legend()
-    caption = "Mean seconds of a training step of two prompts by shape; dots are the totals of single runs."
+    caption = "Mean seconds of a training step by shape; dots are the totals of single runs."
     return [Figure(finish(figure, folder / "time-per-step.png"), caption)]
 
 

@@ -17,7 +17,7 @@ from phloem.config import LoraConfig, TrainConfig
 from phloem.files import replaced_folder
 from phloem.forward import prepare
 from phloem.forward.shell import Shell
-from phloem.models import decode_completion, encode_completion, encode_prompt, eos_ids, load_model
+from phloem.models import decode_completion, decode_raw, encode_completion, encode_prompt, eos_ids, load_model
 from phloem.tasks.task import Example
 from phloem.train.ranks import Ranks
 from phloem.train.sharded import shard, whole
@@ -135,7 +135,7 @@ class Policy:
 
     def raw_text(self, ids: np.ndarray) -> str:
         """Token ids as text, special tokens shown."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return decode_raw(self.tokenizer, ids)
 
     def fingerprint(self) -> str:
         """A digest of the trained weights; equal digests mean that nothing was changed."""
