@@ -82,7 +82,9 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # a gradient for the output, by name
+        ctx: Any, grad: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
         plan, scaling, count = ctx.rest
         query, *others = ctx.saved_tensors
         sides, output, log_sums = others[:count], others[count], others[count + 1 :]
