@@ -5,6 +5,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 from phloem.rewards import RewardError, Status, Verdict, score_all
 from phloem.rewards.custom import UserReward, load
@@ -167,11 +168,28 @@ def test_functions_that_cannot_be_loaded(folder, spec, message):
 
 def test_a_reward_that_goes_elsewhere_leaves_the_run_where_it_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "goes.py").write_text("import os\nos.chdir('/')\ndef away(completion): os.chdir('/'); return 1.0\n")
+    (tmp_path / "goes.py").write_text(
+        "import os\nos.chdir('/')\ndef away(completion, answer, row): os.chdir('/'); return 1.0\n"
+    )
     reward = load("goes.py:away")
     assert Path.cwd() == tmp_path
-    assert reward.score_batch(["a"], [None], [{}])[0].reward == 1.0
-    assert Path.cwd() == tmp_path
+    for way in (reward, reward.function):  # as the settings name it, and as Python hands it over
+        assert score_all(way, ["a"], [None], [{}])[0].reward == 1.0
+        assert Path.cwd() == tmp_path
+
+
+def test_a_reward_that_switches_gradients_off_does_so_for_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "off.py").write_text(
+        "import torch\ntorch.set_grad_enabled(False)\ndef off(completion): torch.set_grad_enabled(False); return 1.0\n"
+    )
+    reward = load("off.py:off")
+    assert torch.is_grad_enabled()
+    assert score_all(reward, ["a"], [None], [{}])[0].reward == 1.0
+    assert torch.is_grad_enabled()
+    with torch.no_grad():
+        score_all(reward, ["a"], [None], [{}])
+        assert not torch.is_grad_enabled()
 
 
 def test_a_reward_that_changes_its_row_changes_nothing_for_others():

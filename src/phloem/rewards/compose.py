@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
+from phloem.rewards.surroundings import surroundings_kept
 from phloem.rewards.verdict import RewardError, Status, Verdict, to_verdict
 
 __all__ = ["BatchReward", "Gate", "Reward", "WeightedSum", "score_all"]
@@ -43,6 +44,13 @@ def score_all(
     """
     if not len(completions) == len(answers) == len(rows):
         raise RewardError(f"{len(completions)} completions, {len(answers)} answers and {len(rows)} rows: need as many")
+    with surroundings_kept():
+        return _score_all(reward, completions, answers, rows)
+
+
+def _score_all(
+    reward: Reward | BatchReward, completions: Sequence[str], answers: Sequence[Any], rows: Sequence[Row]
+) -> list[Verdict]:
     if isinstance(reward, BatchReward):
         verdicts = list(reward.score_batch(completions, answers, rows))
         if len(verdicts) != len(completions):

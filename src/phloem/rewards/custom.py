@@ -17,17 +17,16 @@ import asyncio
 import importlib
 import importlib.util
 import inspect
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from phloem.rewards.compose import attempt, outcomes_to_verdicts, own_copy
+from phloem.rewards.surroundings import surroundings_kept
 from phloem.rewards.verdict import RewardError, Verdict
 
 __all__ = ["UserReward", "load"]
@@ -68,7 +67,7 @@ def _from_file(path: Path, spec: str) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module  # dataclasses and pickling look their module up there
     try:
-        with _folder_kept():
+        with surroundings_kept():
             found.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
@@ -78,7 +77,8 @@ def _from_file(path: Path, spec: str) -> ModuleType:
 
 def _from_module(name: str, spec: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        with surroundings_kept():
+            return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise RewardError(f"reward {spec!r}: importing {name} raised {type(error).__name__}: {error}") from error
 
@@ -106,14 +106,11 @@ class UserReward:
         if not completions:
             return []
         columns = (completions, *([own_copy(value) for value in column] for column in (answers, rows)))
-        with _folder_kept():
-            if self._batch:
-                outcomes = self._call_batch(len(completions), dict(zip(BATCH, map(list, columns), strict=True)))
-            else:
-                calls: list[dict[str, Any]] = [
-                    dict(zip(SINGLE, each, strict=True)) for each in zip(*columns, strict=True)
-                ]
-                outcomes = self._call_each(calls)
+        if self._batch:
+            outcomes = self._call_batch(len(completions), dict(zip(BATCH, map(list, columns), strict=True)))
+        else:
+            calls: list[dict[str, Any]] = [dict(zip(SINGLE, each, strict=True)) for each in zip(*columns, strict=True)]
+            outcomes = self._call_each(calls)
         return outcomes_to_verdicts(outcomes, self.name)
 
     def _call_batch(self, size: int, given: dict[str, Any]) -> list[Any]:
@@ -134,16 +131,6 @@ class UserReward:
 
     def _pick(self, given: dict[str, Any]) -> dict[str, Any]:
         return {name: given[name] for name in self._takes}
-
-
-@contextmanager
-def _folder_kept() -> Iterator[None]:
-    """A reward that goes to another folder (`os.chdir`) does not take the run along, whose own may be relative."""
-    before = os.getcwd()
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def _signature(function: Callable[..., Any], name: str) -> tuple[tuple[str, ...], bool]:

@@ -162,6 +162,14 @@ class StageTable:
             closing text counts before the budget.
         """
         after = matched.copy()
+        for index, table in enumerate(self.tags):
+            if table is not None:
+                rows = np.flatnonzero(stages == index)
+                after[rows] = table[matched[rows], tokens[rows]]
+        return after, self._ends(stages, after, lengths, tokens)
+
+    def _ends(self, stages: np.ndarray, matched: np.ndarray, lengths: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """An `End` for each row; `matched` counts the token, everything else is as in `advance`."""
         ends = np.full(len(tokens), End.RUNNING, dtype=np.int64)
         for index, (stage, table) in enumerate(zip(self.plan.stages, self.tags, strict=True)):
             rows = np.flatnonzero(stages == index)
@@ -170,13 +178,12 @@ class StageTable:
             full = rows[lengths[rows] >= stage.max_tokens - forced]
             ends[full] = End.FORCED if forced else End.FORK if forks_at_budget else End.LENGTH
             if table is not None:
-                after[rows] = table[matched[rows], tokens[rows]]
-                ends[rows[after[rows] == len(table) - 1]] = End.FORK
+                ends[rows[matched[rows] == len(table) - 1]] = End.FORK
         ends[self.is_eos_V[tokens]] = End.STOP
-        return after, ends
+        return ends
 
     def end_of(self, stage: int, tokens: np.ndarray) -> tuple[int, End]:
-        """Where a segment that is already sampled ends: `advance` over its tokens, until one ends it.
+        """Where a segment that is already sampled ends: at the first token at which `advance` would end it.
 
         Args:
             stage: of the segment.
@@ -185,12 +192,15 @@ class StageTable:
         Returns:
             How many of the tokens belong to the segment, and how it ends; RUNNING if it would go on after all n.
         """
-        matched = np.zeros(1, dtype=np.int64)
-        for length in range(1, len(tokens) + 1):
-            matched, ends = self.advance(np.array([stage]), matched, np.array([length]), tokens[length - 1 : length])
-            if ends[0] != End.RUNNING:
-                return length, End(int(ends[0]))
-        return len(tokens), End.RUNNING
+        n, table = len(tokens), self.tags[stage]
+        matched = np.zeros(n, dtype=np.int64)
+        if table is not None:
+            state = 0
+            for i, token in enumerate(tokens.tolist()):  # each match begins where the one before it stopped
+                matched[i] = state = int(table[state, token])
+        ends = self._ends(np.full(n, stage), matched, np.arange(1, n + 1), tokens)
+        ended = np.flatnonzero(ends != End.RUNNING)
+        return (n, End.RUNNING) if not len(ended) else (int(ended[0]) + 1, End(int(ends[ended[0]])))
 
 
 class Tables:

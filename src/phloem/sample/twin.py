@@ -129,7 +129,7 @@ class Twin:
         if self.copies:
             require_unchanged(self._seen, (source for source, _ in self._pairs))
         if not self._linked():
-            raise StaleWeights(CHANGED)
+            raise StaleWeights(_CHANGED)
 
     def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
         """Logits of one row alone, (L, V), by the policy's own attention, plain products and without a cache."""
@@ -141,13 +141,13 @@ class Twin:
             self.model.config._attn_implementation = ATTENTION
 
 
-CHANGED = "the policy's weights changed since the last sync(): call sampler.sync() after an update"
+_CHANGED = "the policy's weights changed since the last sync(): call sampler.sync() after an update"
 
 
 def require_unchanged(seen: torch.Tensor, parameters: Iterable[torch.Tensor]) -> None:
     """Raises StaleWeights: the parameters' fingerprint is not the one seen at the last sync."""
     if not torch.equal(seen, fingerprint(parameters)):
-        raise StaleWeights(CHANGED)
+        raise StaleWeights(_CHANGED)
 
 
 def fingerprint(parameters: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -135,7 +135,7 @@ are comparable to 16 rollouts. K = 4 with 1 to 8 answers, and the ways to split 
 - The published curve is at equal steps; more answers then cost more tokens. Here budgets are equal in sampled tokens,
   and once more in seconds.
 """,
-    budget="27 runs of the matrix, 100 seconds each.",
+    budget="27 runs of the matrix.",
     measure=measure,
     judge=judge,
     draw=draw,

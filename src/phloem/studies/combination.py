@@ -178,7 +178,7 @@ over that of all rewards. Where thoughts do not matter, the first shrinks their 
 unit variance. Predicted, simulated, measured on real groups; and the two combined, at equal sampled tokens.
 """,
     departures="",
-    budget="Six runs of the matrix, 100 seconds each.",
+    budget="Six runs of the matrix.",
     measure=measure,
     judge=judge,
     draw=draw,

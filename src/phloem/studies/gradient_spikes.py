@@ -119,7 +119,7 @@ def _coupling_finding(rows: list[dict[str, Any]]) -> Finding:
         claim,
         "- (argued)",
         f"mean cosine {shown}; GRPO minus GRPO-MA {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] "
-        f"({gap.n} batches of 2 prompts, paired)",
+        f"({gap.n} batches, paired)",
         sided(gap, 1),
         note="the same 4 x 4 groups of the shared checkpoint under each rule; 0 is no alignment.",
     )
@@ -144,7 +144,7 @@ def draw(measured: Mapping[str, Any], folder: Path) -> list[Figure]:
     right.set_xticks(range(len(COUPLED)), [RULES[rule][2].replace("-GRPO", "-\nGRPO") for rule in COUPLED], fontsize=9)
     right.set(title="cosine of thoughts' and answers' gradients", ylim=(-1.05, 1.05))
     right.axhline(0, color="black", linewidth=0.7)
-    caption = "Gradient norms before clipping, a line per seed; right: the coupling, a point per batch of two prompts."
+    caption = "Gradient norms before clipping, a line per seed; right: the coupling, a point per step of a run."
     return [Figure(finish(figure, folder / "gradient-spikes.png"), caption)]
 
 

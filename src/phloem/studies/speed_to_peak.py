@@ -119,7 +119,7 @@ self-normalised lambda) on two-digit sums, 16 plain rollouts a prompt, equal lea
 - AdamW divides by the size of recent gradients, so the shrunk update of lambda-GRPO is no shorter a step here; with the
   published optimiser (Adam too) this is the same.
 """,
-    budget="Fifteen runs of the matrix, 100 seconds each.",
+    budget="Fifteen runs of the matrix.",
     measure=measure,
     judge=judge,
     draw=draw,

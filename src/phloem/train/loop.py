@@ -12,7 +12,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 
 from phloem import presets
 from phloem.config import TrainConfig
@@ -345,7 +344,6 @@ class _Trainer:
         groups = [shaped(group, self.config) for group in found.groups]
         return Drawn(examples, groups, found.verdicts, found.sample, found.reward)
 
-    @torch.enable_grad()  # a reward that looks something up with a model may have switched gradients off for good
     def _update(self, batch: Batch, step: int) -> tuple[Batch, LossSums, list[float]]:
         """The step's optimiser updates; none if no group has anything to train."""
         model, sums, norms = self.policy.trainee, LossSums(), []

@@ -57,7 +57,6 @@ def set_up_process(config: TrainConfig) -> None:
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     set_seed(config.run.seed)
-    torch.set_grad_enabled(True)  # a reward's module may have switched gradients off for itself
 
 
 def run_cold_start(policy: Policy, task: Task, folder: RunFolder, view: View, ranks: Ranks) -> None:
